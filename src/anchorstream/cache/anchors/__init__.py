@@ -1,0 +1,1 @@
+"""Anchors: which tokens are pinned. One small file a strategy."""

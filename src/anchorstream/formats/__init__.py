@@ -1,0 +1,1 @@
+"""Model files: read into a spec, raw tensors and a vocabulary."""

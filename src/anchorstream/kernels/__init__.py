@@ -1,0 +1,1 @@
+"""The compiled core, and the same functions in plain numpy as its oracle."""

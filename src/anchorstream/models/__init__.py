@@ -1,0 +1,1 @@
+"""What each model architecture is and needs."""

@@ -1,0 +1,1 @@
+"""Streams, sampling and chats, above any engine."""
