@@ -1,0 +1,92 @@
+#include "anchorstream/cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace anchorstream {
+
+std::shared_ptr<uint8_t> BankPool::take() {
+    Block block;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!free_.empty()) {
+            block = std::move(free_.back());
+            free_.pop_back();
+        }
+    }
+    if (!block) block = allocate(shape_.bytes(), false);
+    const Unmap unmap = block.get_deleter();
+    auto give_back = [pool = shared_from_this(), unmap](uint8_t *data) {
+        Block freed(data, unmap);
+        const std::lock_guard lock(pool->mutex_);
+        pool->free_.push_back(std::move(freed));
+    };
+    return std::shared_ptr<uint8_t>(block.release(), give_back);
+}
+
+void Cache::reserve(int64_t count, int64_t num_anchors) {
+    if (length_ == 0) {
+        anchors_ = first_ = num_anchors;
+    } else if (num_anchors != anchors_) {
+        throw std::invalid_argument("a cache of " + std::to_string(anchors_) + " anchors was given a plan of " +
+                                    std::to_string(num_anchors));
+    }
+    const int64_t end = length_ + count;
+    const size_t anchor_banks = static_cast<size_t>((std::min(end, anchors_) + kBankTokens - 1) / kBankTokens);
+    const size_t window_banks = static_cast<size_t>((std::max<int64_t>(0, end - first_) + kBankTokens - 1) / kBankTokens);
+    const size_t anchors_before = anchor_banks_.size(), window_before = window_banks_.size();
+    try {
+        while (anchor_banks_.size() < anchor_banks) anchor_banks_.push_back(pool_->take());
+        while (window_banks_.size() < window_banks) window_banks_.push_back(pool_->take());
+    } catch (...) {
+        anchor_banks_.resize(anchors_before);
+        window_banks_.resize(window_before);
+        throw;
+    }
+}
+
+void Cache::commit(int64_t count, int64_t evict_before) {
+    length_ += count;
+    while (!window_banks_.empty() && first_ + kBankTokens <= std::min(evict_before, length_)) {
+        window_banks_.pop_front();
+        first_ += kBankTokens;
+    }
+}
+
+void Cache::clear() {
+    anchor_banks_.clear();
+    window_banks_.clear();
+    length_ = anchors_ = first_ = 0;
+}
+
+std::unique_ptr<Cache> Cache::fork() const {
+    auto copy = std::make_unique<Cache>(*this);
+    auto own = [&](Bank &bank) {
+        const Bank fresh = pool_->take();
+        std::memcpy(fresh.get(), bank.get(), shape().bytes());
+        bank = fresh;
+    };
+    if (const int64_t held = std::min(length_, anchors_); held % kBankTokens) own(copy->anchor_banks_.back());
+    if (const int64_t held = length_ - first_; held > 0 && held % kBankTokens) own(copy->window_banks_.back());
+    return copy;
+}
+
+uint8_t *Cache::bank(int b) const {
+    const int anchors = anchor_banks();
+    return (b < anchors ? anchor_banks_[static_cast<size_t>(b)] : window_banks_[static_cast<size_t>(b - anchors)]).get();
+}
+
+int64_t Cache::bank_first(int b) const {
+    const int anchors = anchor_banks();
+    return b < anchors ? int64_t{kBankTokens} * b : first_ + int64_t{kBankTokens} * (b - anchors);
+}
+
+uint8_t *Cache::find(int64_t index, int *place) const {
+    const int64_t at = index < anchors_ ? index : index - first_;
+    *place = static_cast<int>(at % kBankTokens);
+    const auto bank = static_cast<size_t>(at / kBankTokens);
+    return (index < anchors_ ? anchor_banks_[bank] : window_banks_[bank]).get();
+}
+
+} // namespace anchorstream

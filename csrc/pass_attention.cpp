@@ -1,0 +1,182 @@
+// The attention of a pass: the kernel is told by the plan what each token sees, bank by bank.
+#include <cmath>
+#include <cstring>
+
+#include "pass.h"
+
+namespace anchorstream {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+void Decoder::Pass::plan_attention() {
+    items.clear();
+    parts_of.assign(static_cast<size_t>(tokens), 1);
+    most_parts = 1;
+    const int at_once = std::max(1, kRowBlock / group);
+    int whole = 0; // items, were none cut
+    for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
+    for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
+        const Request &request = requests[static_cast<size_t>(r)];
+        const int banks = request.cache->anchor_banks() + request.cache->window_banks();
+        // With few items the banks of each are shared out, so that all members have work to the end.
+        int parts = team.size() == 1 ? 1 : std::clamp(8 * team.size() / whole, 1, std::max(1, banks / 2));
+        parts = std::min(parts, 16);
+        most_parts = std::max(most_parts, parts);
+        for (int begin = 0; begin < request.count; begin += at_once) {
+            const int end = std::min(request.count, begin + at_once);
+            for (int i = begin; i < end; ++i) parts_of[static_cast<size_t>(begin_of[static_cast<size_t>(r)] + i)] = parts;
+            for (int h = 0; h < shape.kv_heads; ++h)
+                for (int p = 0; p < parts; ++p)
+                    items.push_back({r, h, begin, end, banks * p / parts, banks * (p + 1) / parts, p, parts});
+        }
+    }
+}
+
+// Rotates queries twice (at the index for the window, at the slot for the anchors) and keys once, and writes keys and
+// values into their banks.
+void Decoder::Pass::rotate_and_store(int layer) {
+    const int dim = shape.head_size;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+    const std::vector<float> &bias = weights.layers[static_cast<size_t>(layer)].qkv_bias;
+    constexpr int kGrain = 8;
+    const int grain = tokens > 2 * kGrain ? kGrain : 1;
+    const int blocks = (tokens + grain - 1) / grain;
+    auto one = [&](int t, int kv_head) {
+        const Request &request = requests[static_cast<size_t>(request_of[static_cast<size_t>(t)])];
+        const int local = local_of[static_cast<size_t>(t)];
+        float *row = qkv.get() + static_cast<size_t>(t) * static_cast<size_t>(qkv_rows);
+        const size_t angle = static_cast<size_t>(t) * static_cast<size_t>(pairs);
+        const float *ci = cos_index.get() + angle, *si = sin_index.get() + angle;
+        const float *cs = cos_slot.get() + angle, *ss = sin_slot.get() + angle;
+        auto biased = [&](int at) {
+            if (!bias.empty())
+                for (int d = 0; d < dim; ++d) row[at + d] += bias[static_cast<size_t>(at + d)];
+            return row + at;
+        };
+        for (int g = 0; g < group; ++g) {
+            const float *q = biased((kv_head * group + g) * dim);
+            const size_t to = query_at(t, kv_head) + static_cast<size_t>(g * dim);
+            kernels.rotate(q, ci, si, pairs, dim, scale, window_q.get() + to);
+            kernels.rotate(q, cs, ss, pairs, dim, scale, anchor_q.get() + to);
+        }
+        const float *k = biased((shape.heads + kv_head) * dim);
+        const float *v = biased((shape.heads + shape.kv_heads + kv_head) * dim);
+        const bool anchor = request.indices[local] < request.num_anchors;
+        float rotated[256];
+        kernels.rotate(k, anchor ? cs : ci, anchor ? ss : si, pairs, dim, 1.0f, rotated);
+        int place = 0;
+        uint8_t *keys = request.cache->find(request.indices[local], &place) + request.cache->part(layer, kv_head);
+        uint8_t *values = keys + request.cache->shape().part_bytes();
+        if (request.cache->shape().element_bytes == 2) {
+            uint16_t halves[256];
+            kernels.to_f16(rotated, dim, halves);
+            auto *column = reinterpret_cast<uint16_t *>(keys) + place;
+            for (int d = 0; d < dim; ++d) column[d * kBankTokens] = halves[d];
+            kernels.to_f16(v, dim, reinterpret_cast<uint16_t *>(values) + place * dim);
+        } else {
+            auto *column = reinterpret_cast<float *>(keys) + place;
+            for (int d = 0; d < dim; ++d) column[d * kBankTokens] = rotated[d];
+            std::memcpy(reinterpret_cast<float *>(values) + place * dim, v, static_cast<size_t>(dim) * sizeof(float));
+        }
+    };
+    for (int piece; (piece = team.claim(blocks * shape.kv_heads)) >= 0;)
+        for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
+            one(t, piece % shape.kv_heads);
+    team.barrier();
+}
+
+void Decoder::Pass::attend(int member, int layer) {
+    float *space = scratch[static_cast<size_t>(member)].get();
+    for (int i; (i = team.claim(static_cast<int>(items.size()))) >= 0;) attend_item(items[static_cast<size_t>(i)], space, layer);
+    team.barrier();
+}
+
+void Decoder::Pass::attend_item(const Item &item, float *space, int layer) {
+    const Request &request = requests[static_cast<size_t>(item.request)];
+    const Cache &cache = *request.cache;
+    const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
+    const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
+    const auto n = static_cast<size_t>(rows);
+    float *out = space, *largest = out + n * static_cast<size_t>(dim), *total = largest + n;
+    auto *low = reinterpret_cast<int *>(total + n), *high = low + n;
+    float *rest = total + 3 * n;
+    rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
+    std::fill(out, out + n * static_cast<size_t>(dim), 0.0f);
+    std::fill(largest, largest + n, kNothing);
+    std::fill(total, total + n, 0.0f);
+    alignas(64) float bias[kBankTokens];
+
+    const int64_t stored_anchors = std::min(cache.length() + request.count, request.num_anchors);
+    for (int b = item.bank_begin; b < item.bank_end; ++b) {
+        const bool anchors = b < cache.anchor_banks();
+        const int64_t start = cache.bank_first(b);
+        for (int t = 0; t < count; ++t) {
+            const int i = item.begin + t;
+            const int64_t index = request.indices[i];
+            int64_t from, to;
+            if (anchors) { // an anchor sees itself here
+                from = 0;
+                to = index < request.num_anchors ? index + 1 : request.anchors_seen[i];
+            } else {
+                from = request.first_seen[i];
+                to = index + 1;
+            }
+            const int l = static_cast<int>(std::clamp<int64_t>(from - start, 0, kBankTokens));
+            const int h = static_cast<int>(std::clamp<int64_t>(to - start, 0, kBankTokens));
+            std::fill(low + t * group, low + (t + 1) * group, l);
+            std::fill(high + t * group, high + (t + 1) * group, h);
+        }
+        if (request.bias) {
+            const int64_t base = anchors ? start : stored_anchors + start - request.bias_first;
+            const int64_t end = anchors ? stored_anchors : stored_anchors + cache.length() + request.count - request.bias_first;
+            for (int k = 0; k < kBankTokens; ++k) {
+                const int64_t at = base + k;
+                bias[k] = at >= (anchors ? 0 : stored_anchors) && at < end ? request.bias[at] : 0.0f;
+            }
+        }
+        const uint8_t *keys = cache.bank(b) + cache.part(layer, item.kv_head);
+        const Attend call{(anchors ? anchor_q : window_q).get() + query_at(first_token, item.kv_head),
+                          keys,
+                          keys + cache.shape().part_bytes(),
+                          low,
+                          high,
+                          request.bias ? bias : nullptr,
+                          largest,
+                          total,
+                          out,
+                          rest,
+                          rows,
+                          dim};
+        (cache.shape().element_bytes == 2 ? kernels.attend_f16 : kernels.attend_f32)(call);
+    }
+    for (int r = 0; r < rows; ++r) {
+        const int token = first_token + r / group, head = item.kv_head * group + r % group;
+        const float *from = out + static_cast<size_t>(r) * static_cast<size_t>(dim);
+        const size_t at = part_at(token, head, item.part);
+        part_largest.get()[at] = largest[r];
+        part_total.get()[at] = total[r];
+        std::memcpy(part_out.get() + at * static_cast<size_t>(dim), from, static_cast<size_t>(dim) * sizeof(float));
+    }
+}
+
+// One token's attention output: its parts joined as one softmax.
+void Decoder::Pass::gather(int token, float *out) {
+    const int dim = shape.head_size, parts = parts_of[static_cast<size_t>(token)];
+    for (int head = 0; head < shape.heads; ++head, out += dim) {
+        float most = kNothing, total = 0;
+        for (int p = 0; p < parts; ++p) most = std::max(most, part_largest.get()[part_at(token, head, p)]);
+        std::fill(out, out + dim, 0.0f);
+        for (int p = 0; p < parts; ++p) {
+            const size_t at = part_at(token, head, p);
+            if (part_largest.get()[at] == kNothing) continue;
+            const float weight = std::exp(part_largest.get()[at] - most);
+            total += weight * part_total.get()[at];
+            const float *from = part_out.get() + at * static_cast<size_t>(dim);
+            for (int d = 0; d < dim; ++d) out[d] += weight * from[d];
+        }
+        const float inverse = 1.0f / total; // every token sees at least itself
+        for (int d = 0; d < dim; ++d) out[d] *= inverse;
+    }
+}
+
+} // namespace anchorstream

@@ -1,0 +1,66 @@
+"""Loads the compiled core and names the machine: its instruction sets, its cores, its read bandwidth.
+
+The functions named like those of `kernels.reference` are single kernels, for tests and curiosity; the engine calls a
+whole forward pass at once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anchorstream.errors import AnchorstreamError, ConfigError
+
+try:
+    from anchorstream.kernels import _core as core
+except ImportError as error:  # pragma: no cover - a broken installation
+    raise AnchorstreamError(
+        f"the compiled core of anchorstream cannot be loaded ({error}); install the package again with pip"
+    ) from error
+
+ISA_VARIABLE = "ANCHORSTREAM_ISA"
+
+
+def instruction_sets() -> list[str]:
+    """Instruction sets that this machine can run, best first; the last is `portable`."""
+    return list(core.runnable())
+
+
+def instruction_set() -> str:
+    """The instruction set to use: the best, or the one that the environment variable ANCHORSTREAM_ISA names.
+
+    Raises:
+        ConfigError: the variable names none that this machine can run.
+    """
+    wanted = os.environ.get(ISA_VARIABLE, "")
+    for name in instruction_sets():
+        if name.startswith(wanted):
+            return name
+    raise ConfigError(f"{ISA_VARIABLE}={wanted!r}: this machine can run {', '.join(instruction_sets())}")
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use: its affinity, hyper-threads counted once, at most its CPU quota."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in cpus:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            cores.add((topology.joinpath("physical_package_id").read_text(), topology.joinpath("core_id").read_text()))
+        except OSError:
+            cores.add(("", str(cpu)))
+    return max(1, min(len(cores), _quota() or len(cores)))
+
+
+def _quota() -> int | None:
+    """Whole processors that a control group grants, or None without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else max(1, int(quota) // int(period))
+    except (OSError, ValueError):
+        return None
+
+
+def read_bandwidth(nbytes: int, threads: int, repeats: int = 20) -> float:
+    """Bytes per second that `threads` threads read together from a buffer of `nbytes`; the best of `repeats` sweeps."""
+    return float(core.read_bandwidth(nbytes, threads, repeats))
