@@ -67,7 +67,7 @@ class Model {
                 require(order->data()[i] >= 0 && order->data()[i] < rows, role + ": the order names a row that is not there");
         }
         const nb::gil_scoped_release released;
-        linear.append(parsed, data.data(), rows, columns, order ? order->data() : nullptr, as_f32, decoder_.team());
+        linear.append(parsed, data.data(), rows, columns, order ? order->data() : nullptr, as_f32, decoder_.team(), decoder_.arena);
     }
 
     void add_vector(const std::string &role, int layer, In<float, 1> data) {
@@ -220,8 +220,9 @@ Made test_gemm(const std::string &isa, const std::string &type, In<uint8_t, 1> w
     require(rows > 0 && n > 0, "no rows or no tokens");
     require(weights.size() == row_bytes(parse_type(type), columns) * static_cast<size_t>(rows), "weights and shape disagree");
     Team team(1);
+    Arena arena(1);
     Linear linear;
-    linear.append(parse_type(type), weights.data(), rows, columns, nullptr, as_f32, team);
+    linear.append(parse_type(type), weights.data(), rows, columns, nullptr, as_f32, team, arena);
     std::vector<uint8_t> space;
     const Activations act = activations(x.data(), n, columns, space);
     if (linear.needs_quantised())
@@ -229,7 +230,7 @@ Made test_gemm(const std::string &isa, const std::string &type, In<uint8_t, 1> w
     std::vector<float> y(static_cast<size_t>(n * linear.rows()));
     for (int p = 0; p < linear.panels(); ++p) {
         const Linear::Panel panel = linear.panel(p);
-        kernels.gemm[static_cast<int>(panel.kind)](panel.data, act, n, y.data() + p * kPanelRows, linear.rows(), false);
+        kernels.gemm[static_cast<int>(panel.kind)](panel.data, act, n, y.data() + p * kPanelRows, linear.rows(), false, nullptr);
     }
     float *data;
     Made out = make({static_cast<size_t>(n), static_cast<size_t>(rows)}, &data);
@@ -244,8 +245,9 @@ Made test_dequantise(const std::string &type, In<uint8_t, 1> weights, int rows, 
     float *data;
     Made out = make({static_cast<size_t>(rows), static_cast<size_t>(columns)}, &data);
     Team team(1);
+    Arena arena(1);
     Linear linear;
-    if (packed) linear.append(parsed, weights.data(), rows, columns, nullptr, false, team);
+    if (packed) linear.append(parsed, weights.data(), rows, columns, nullptr, false, team, arena);
     for (int r = 0; r < rows; ++r) {
         if (packed)
             linear.unpack_row(r, data + r * columns);
@@ -298,7 +300,7 @@ Made test_attend(const std::string &isa, In<float, 2> q, In<float, 2> keys, In<f
         }
         if (bias)
             for (int i = 0; i < kBankTokens; ++i) padded[static_cast<size_t>(i)] = start + i < count ? bias->data()[start + i] : 0.0f;
-        const Attend call{q.data(), k.data(), v.data(), l.data(), h.data(), bias ? padded.data() : nullptr, largest.data(),
+        const Attend call{q.data(), k.data(), v.data(), nullptr, l.data(), h.data(), bias ? padded.data() : nullptr, largest.data(),
                           total.data(), data, scratch.data(), rows, dim};
         (half ? kernels.attend_f16 : kernels.attend_f32)(call);
     }
@@ -361,14 +363,14 @@ double read_bandwidth(size_t bytes, int threads, int repeats) {
     Team team(threads);
     constexpr size_t kPiece = size_t{1} << 18;
     const size_t pieces = bytes / kPiece;
-    const Block block = allocate(pieces * kPiece, true);
+    const Block block = allocate(pieces * kPiece);
     std::memset(block.get(), 1, pieces * kPiece);
     std::vector<uint64_t> sums(static_cast<size_t>(threads) * 8);
     double best = 0;
     for (int i = 0; i <= repeats; ++i) {
         const auto begin = std::chrono::steady_clock::now();
         team.run([&](int member) {
-            for (int piece; (piece = team.claim(static_cast<int>(pieces))) >= 0;)
+            for (int piece; (piece = team.claim(member, static_cast<int>(pieces))) >= 0;)
                 sums[static_cast<size_t>(member) * 8] += kernels.read(block.get() + static_cast<size_t>(piece) * kPiece, kPiece);
         });
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

@@ -7,22 +7,21 @@
 namespace anchorstream {
 
 std::shared_ptr<uint8_t> BankPool::take() {
-    Block block;
+    uint8_t *bank = nullptr;
     {
         const std::lock_guard lock(mutex_);
+        free_.reserve(++taken_); // so that giving back never fails
         if (!free_.empty()) {
-            block = std::move(free_.back());
+            bank = free_.back();
             free_.pop_back();
         }
     }
-    if (!block) block = allocate(shape_.bytes(), false);
-    const Unmap unmap = block.get_deleter();
-    auto give_back = [pool = shared_from_this(), unmap](uint8_t *data) {
-        Block freed(data, unmap);
+    if (!bank) bank = arena_.take(shape_.bytes());
+    return std::shared_ptr<uint8_t>(bank, [pool = shared_from_this()](uint8_t *data) {
         const std::lock_guard lock(pool->mutex_);
-        pool->free_.push_back(std::move(freed));
-    };
-    return std::shared_ptr<uint8_t>(block.release(), give_back);
+        pool->free_.push_back(data);
+        --pool->taken_;
+    });
 }
 
 void Cache::reserve(int64_t count, int64_t num_anchors) {

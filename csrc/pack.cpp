@@ -228,36 +228,37 @@ Kind packed_kind(Type type, bool as_f32) {
     return as_f32 && !is_float(kind) ? Kind::f32 : kind;
 }
 
-void Linear::append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team) {
+void Linear::append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team,
+                    Arena &arena) {
     const size_t stride = row_bytes(type, columns);
     if (columns_ && columns != columns_) throw std::invalid_argument("segments of one matrix differ in columns");
     const Kind kind = packed_kind(type, as_f32);
     const size_t panel_bytes = panel_layout(kind, columns).end;
     const int panels = (rows + kPanelRows - 1) / kPanelRows;
-    Segment segment{kind, rows, rows_ / kPanelRows, panel_bytes, allocate(panel_bytes * static_cast<size_t>(panels), true)};
+    uint8_t *packed = arena.take(panel_bytes * static_cast<size_t>(panels));
     std::vector<std::vector<float>> buffers(static_cast<size_t>(team.size()));
     if (is_float(kind))
         for (auto &buffer : buffers) buffer.resize(static_cast<size_t>(columns));
     constexpr int kGrain = 4; // panels
     team.run([&](int member) {
-        for (int piece; (piece = team.claim((panels + kGrain - 1) / kGrain)) >= 0;)
+        for (int piece; (piece = team.claim(member, (panels + kGrain - 1) / kGrain)) >= 0;)
             for (int p = piece * kGrain; p < panels && p < (piece + 1) * kGrain; ++p) {
                 const uint8_t *from[kPanelRows];
                 for (int r = 0; r < kPanelRows; ++r) {
                     const int row = p * kPanelRows + r;
                     from[r] = row < rows ? data + stride * static_cast<size_t>(order ? order[row] : row) : nullptr;
                 }
-                uint8_t *out = segment.data.get() + panel_bytes * static_cast<size_t>(p);
+                uint8_t *out = packed + panel_bytes * static_cast<size_t>(p);
                 if (is_float(kind))
                     pack_floats(type, kind, from, columns, out, buffers[static_cast<size_t>(member)]);
                 else
                     with_type(type, [&]<Type T>() { pack_panel<T>(from, columns, out); });
             }
     });
+    segments_.push_back({kind, rows, rows_ / kPanelRows, panel_bytes, packed});
     columns_ = columns;
     rows_ += panels * kPanelRows;
     quantised_ = quantised_ || !is_float(kind);
-    segments_.push_back(std::move(segment));
 }
 
 size_t Linear::bytes() const {
@@ -270,7 +271,7 @@ Linear::Panel Linear::panel(int index) const {
     size_t s = segments_.size() - 1;
     while (s > 0 && segments_[s].first_panel > index) --s;
     const Segment &segment = segments_[s];
-    return {segment.kind, segment.data.get() + segment.panel_bytes * static_cast<size_t>(index - segment.first_panel)};
+    return {segment.kind, segment.data + segment.panel_bytes * static_cast<size_t>(index - segment.first_panel)};
 }
 
 void Linear::unpack_row(int row, float *out) const {

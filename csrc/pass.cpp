@@ -67,19 +67,38 @@ Activations Decoder::Pass::activate(int member, int count, int columns, bool qua
         return act;
     }
     constexpr int kGrain = 8;
-    for (int piece; (piece = team.claim((count + kGrain - 1) / kGrain)) >= 0;)
+    for (int piece; (piece = team.claim(member, (count + kGrain - 1) / kGrain)) >= 0;)
         for (int t = piece * kGrain; t < std::min(count, (piece + 1) * kGrain); ++t) one(t);
     team.barrier();
     return act;
 }
 
-void Decoder::Pass::multiply(const Linear &linear, const Activations &act, int count, float *y, int stride, bool add) {
-    const int panels = linear.panels();
-    const int grain = std::max(1, panels / (team.size() * 8));
-    for (int piece; (piece = team.claim((panels + grain - 1) / grain)) >= 0;)
+namespace {
+// Panels that a member takes at a time.
+int grain_of(int panels, int members) { return std::max(1, panels / (members * 16)); }
+int pieces_of(int panels, int members) {
+    const int grain = grain_of(panels, members);
+    return (panels + grain - 1) / grain;
+}
+} // namespace
+
+// Where a member will begin in a matrix, to be fetched ahead.
+const uint8_t *Decoder::Pass::first_panel(int member, const Linear *linear) const {
+    if (!linear) return nullptr;
+    return linear->panel(team.begin(member, pieces_of(linear->panels(), team.size())) * grain_of(linear->panels(), team.size())).data;
+}
+
+// y (+)= linear * act. `after` is the matrix that comes next.
+void Decoder::Pass::multiply(int member, const Linear &linear, const Activations &act, int count, float *y, int stride, bool add,
+                             const Linear *after) {
+    const int panels = linear.panels(), grain = grain_of(panels, team.size()), pieces = pieces_of(panels, team.size());
+    const int own_end = std::min(panels, team.begin(member + 1, pieces) * grain);
+    const uint8_t *later = first_panel(member, after);
+    for (int piece; (piece = team.claim(member, pieces)) >= 0;)
         for (int p = piece * grain; p < std::min(panels, (piece + 1) * grain); ++p) {
             const Linear::Panel panel = linear.panel(p);
-            kernels.gemm[static_cast<int>(panel.kind)](panel.data, act, count, y + p * kPanelRows, stride, add);
+            const uint8_t *ahead = p + 1 == own_end ? later : p + 1 < panels ? linear.panel(p + 1).data : nullptr;
+            kernels.gemm[static_cast<int>(panel.kind)](panel.data, act, count, y + p * kPanelRows, stride, add, ahead);
         }
     team.barrier();
 }
@@ -87,14 +106,17 @@ void Decoder::Pass::multiply(const Linear &linear, const Activations &act, int c
 // gate = silu(gate x) * (up x), a panel of each at a time.
 void Decoder::Pass::gate_up(int member, const Layer &layer, const Activations &act, int count) {
     const int panels = layer.gate.panels(), stride = panels * kPanelRows;
-    const int grain = std::max(1, panels / (team.size() * 8));
+    const int grain = grain_of(panels, team.size()), pieces = pieces_of(panels, team.size());
+    const int own_end = std::min(panels, team.begin(member + 1, pieces) * grain);
     float *ups = up.get() + static_cast<size_t>(member) * static_cast<size_t>(tokens * kPanelRows);
-    for (int piece; (piece = team.claim((panels + grain - 1) / grain)) >= 0;)
+    const uint8_t *later = first_panel(member, &layer.down);
+    for (int piece; (piece = team.claim(member, pieces)) >= 0;)
         for (int p = piece * grain; p < std::min(panels, (piece + 1) * grain); ++p) {
             const Linear::Panel g = layer.gate.panel(p), u = layer.up.panel(p);
+            const uint8_t *ahead = p + 1 == own_end ? later : p + 1 < panels ? layer.gate.panel(p + 1).data : nullptr;
             float *gates = gate.get() + p * kPanelRows;
-            kernels.gemm[static_cast<int>(g.kind)](g.data, act, count, gates, stride, false);
-            kernels.gemm[static_cast<int>(u.kind)](u.data, act, count, ups, kPanelRows, false);
+            kernels.gemm[static_cast<int>(g.kind)](g.data, act, count, gates, stride, false, u.data);
+            kernels.gemm[static_cast<int>(u.kind)](u.data, act, count, ups, kPanelRows, false, ahead);
             for (int t = 0; t < count; ++t)
                 kernels.silu_mul(gates + static_cast<size_t>(t) * static_cast<size_t>(stride), ups + t * kPanelRows, kPanelRows);
         }
@@ -102,8 +124,8 @@ void Decoder::Pass::gate_up(int member, const Layer &layer, const Activations &a
 }
 
 // Embeddings, and the angles of all tokens: float64 from the integer index, once for all layers.
-void Decoder::Pass::embed() {
-    for (int t; (t = team.claim(tokens)) >= 0;) {
+void Decoder::Pass::embed(int member) {
+    for (int t; (t = team.claim(member, tokens)) >= 0;) {
         const Request &request = requests[static_cast<size_t>(request_of[static_cast<size_t>(t)])];
         const int local = local_of[static_cast<size_t>(t)];
         weights.embedding.unpack_row(request.tokens[local], x.get() + static_cast<size_t>(t) * static_cast<size_t>(hidden_stride));
@@ -132,8 +154,8 @@ void Decoder::Pass::finish(int member) {
             kernels.rms_norm(x.get() + token * static_cast<size_t>(hidden_stride), weights.final_norm.data(), shape.norm_epsilon,
                              shape.hidden, row);
         });
-        multiply(vocabulary, act, count, logits.get(), stride, false);
-        for (int i; (i = team.claim(count)) >= 0;) {
+        multiply(member, vocabulary, act, count, logits.get(), stride, false, nullptr);
+        for (int i; (i = team.claim(member, count)) >= 0;) {
             const Wanted &want = wanted[static_cast<size_t>(begin + i)];
             const Request &request = requests[static_cast<size_t>(want.request)];
             const float *row = logits.get() + static_cast<size_t>(i) * static_cast<size_t>(stride);
@@ -149,7 +171,7 @@ void Decoder::Pass::finish(int member) {
 }
 
 void Decoder::Pass::run(int member) {
-    embed();
+    embed(member);
     const auto width = static_cast<size_t>(hidden_stride);
     auto normed = [&](const std::vector<float> &weight) {
         return [&](int t, float *row) {
@@ -158,19 +180,20 @@ void Decoder::Pass::run(int member) {
     };
     for (int l = 0; l < shape.layers; ++l) {
         const Layer &layer = weights.layers[static_cast<size_t>(l)];
+        const Linear *after = l + 1 < shape.layers ? &weights.layers[static_cast<size_t>(l + 1)].qkv : &weights.vocabulary();
         Activations act = activate(member, tokens, shape.hidden, layer.qkv.needs_quantised(), normed(layer.attention_norm));
-        multiply(layer.qkv, act, tokens, qkv.get(), qkv_rows, false);
-        rotate_and_store(l);
+        multiply(member, layer.qkv, act, tokens, qkv.get(), qkv_rows, false, &layer.out);
+        rotate_and_store(member, l);
         attend(member, l);
         act = activate(member, tokens, attention_columns, layer.out.needs_quantised(), [&](int t, float *row) { gather(t, row); });
-        multiply(layer.out, act, tokens, x.get(), hidden_stride, true);
+        multiply(member, layer.out, act, tokens, x.get(), hidden_stride, true, &layer.gate);
         act = activate(member, tokens, shape.hidden, layer.gate.needs_quantised() || layer.up.needs_quantised(), normed(layer.ffn_norm));
         gate_up(member, layer, act, tokens);
         const auto gates = static_cast<size_t>(layer.gate.rows());
         act = activate(member, tokens, shape.ffn, layer.down.needs_quantised(), [&](int t, float *row) {
             std::memcpy(row, gate.get() + static_cast<size_t>(t) * gates, static_cast<size_t>(shape.ffn) * sizeof(float));
         });
-        multiply(layer.down, act, tokens, x.get(), hidden_stride, true);
+        multiply(member, layer.down, act, tokens, x.get(), hidden_stride, true, after);
     }
     finish(member);
 }

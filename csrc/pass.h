@@ -19,7 +19,7 @@ template <class T> class Buffer {
   public:
     T *grow(size_t count) {
         if (count > count_) {
-            block_ = allocate(count * sizeof(T), count * sizeof(T) > (size_t{1} << 21));
+            block_ = allocate(count * sizeof(T));
             count_ = count;
         }
         return get();
@@ -104,12 +104,13 @@ struct Decoder::Pass {
     void run(int member);
 
     // stages
-    void embed();
+    void embed(int member);
     template <class Fill>
     Activations activate(int member, int count, int columns, bool quantise, Fill fill);
-    void multiply(const Linear &linear, const Activations &act, int count, float *y, int stride, bool add);
+    void multiply(int member, const Linear &linear, const Activations &act, int count, float *y, int stride, bool add, const Linear *after);
+    const uint8_t *first_panel(int member, const Linear *linear) const;
     void gate_up(int member, const Layer &layer, const Activations &act, int count);
-    void rotate_and_store(int layer);
+    void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
     void attend_item(const Item &item, float *space, int layer);
     void gather(int token, float *out);

@@ -34,7 +34,7 @@ void Decoder::Pass::plan_attention() {
 
 // Rotates queries twice (at the index for the window, at the slot for the anchors) and keys once, and writes keys and
 // values into their banks.
-void Decoder::Pass::rotate_and_store(int layer) {
+void Decoder::Pass::rotate_and_store(int member, int layer) {
     const int dim = shape.head_size;
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
     const std::vector<float> &bias = weights.layers[static_cast<size_t>(layer)].qkv_bias;
@@ -79,7 +79,7 @@ void Decoder::Pass::rotate_and_store(int layer) {
             std::memcpy(reinterpret_cast<float *>(values) + place * dim, v, static_cast<size_t>(dim) * sizeof(float));
         }
     };
-    for (int piece; (piece = team.claim(blocks * shape.kv_heads)) >= 0;)
+    for (int piece; (piece = team.claim(member, blocks * shape.kv_heads)) >= 0;)
         for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
             one(t, piece % shape.kv_heads);
     team.barrier();
@@ -87,7 +87,7 @@ void Decoder::Pass::rotate_and_store(int layer) {
 
 void Decoder::Pass::attend(int member, int layer) {
     float *space = scratch[static_cast<size_t>(member)].get();
-    for (int i; (i = team.claim(static_cast<int>(items.size()))) >= 0;) attend_item(items[static_cast<size_t>(i)], space, layer);
+    for (int i; (i = team.claim(member, static_cast<int>(items.size()))) >= 0;) attend_item(items[static_cast<size_t>(i)], space, layer);
     team.barrier();
 }
 
@@ -138,6 +138,7 @@ void Decoder::Pass::attend_item(const Item &item, float *space, int layer) {
         const Attend call{(anchors ? anchor_q : window_q).get() + query_at(first_token, item.kv_head),
                           keys,
                           keys + cache.shape().part_bytes(),
+                          b + 1 < item.bank_end ? cache.bank(b + 1) + cache.part(layer, item.kv_head) : nullptr,
                           low,
                           high,
                           request.bias ? bias : nullptr,

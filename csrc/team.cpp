@@ -26,7 +26,7 @@ template <class Done> void spin_until(Done done) {
 
 } // namespace
 
-Team::Team(int size) : size_(size) {
+Team::Team(int size) : size_(size), counters_(kStages * static_cast<size_t>(size)) {
     sigset_t all, before; // signals belong to the interpreter's thread
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -67,7 +67,8 @@ void Team::work(int member) {
 void Team::barrier() {
     const unsigned stage = stage_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-        counters_[(stage + 2) % kCounters].next.store(0, std::memory_order_relaxed);
+        const size_t later = (stage + 2) % kStages * static_cast<size_t>(size_);
+        for (size_t i = 0; i < static_cast<size_t>(size_); ++i) counters_[later + i].next.store(0, std::memory_order_relaxed);
         arrived_.store(0, std::memory_order_relaxed);
         stage_.store(stage + 1, std::memory_order_release);
     } else {

@@ -45,6 +45,12 @@ template <> struct Element<Brain> {
 
 // ---- matrix products -------------------------------------------------------------------------------------------
 
+// Brings piece `i` of `pieces` of a block of memory into the cache.
+inline void fetch(const uint8_t *ahead, size_t bytes, int i, int pieces) {
+    const size_t step = bytes / static_cast<size_t>(pieces);
+    for (size_t at = step * static_cast<size_t>(i); at < step * static_cast<size_t>(i + 1); at += 64) __builtin_prefetch(ahead + at);
+}
+
 template <class T, int N> void gemm_float_tile(const T *panel, const float *x, int columns, float *y, ptrdiff_t stride, bool add) {
     F acc[N][kPanelVectors];
     for (int t = 0; t < N; ++t)
@@ -62,7 +68,7 @@ template <class T, int N> void gemm_float_tile(const T *panel, const float *x, i
         }
 }
 
-template <class T> void gemm_float(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add) {
+template <class T> void gemm_float(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *) {
     const T *w = reinterpret_cast<const T *>(panel);
     const float *x = act.values;
     auto run = [&]<int N>() {
@@ -125,12 +131,13 @@ inline F load_scale16(const uint8_t *panel, const PanelLayout &at, int b, int pa
 
 template <Kind K, int N>
 inline void gemm_quantised_tile(const uint8_t *panel, const PanelLayout &at, const Activations &act, int first, float *y,
-                                ptrdiff_t stride, bool add) {
+                                ptrdiff_t stride, bool add, const uint8_t *ahead) {
     constexpr int shift = offset_shift<K>();
     F acc[N][kPanelVectors];
     for (int t = 0; t < N; ++t)
         for (int v = 0; v < kPanelVectors; ++v) acc[t][v] = f_zero();
     for (int b = 0; b < act.blocks; ++b) {
+        if (ahead) fetch(ahead, at.end, b, act.blocks);
         for (int v = 0; v < kPanelVectors; ++v) {
             Bytes w[8];
             if constexpr (is_nibble<K>()) {
@@ -184,16 +191,21 @@ inline void gemm_quantised_tile(const uint8_t *panel, const PanelLayout &at, con
         }
 }
 
-template <Kind K> void gemm_quantised(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add) {
+template <Kind K>
+void gemm_quantised(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *ahead) {
     const PanelLayout at = panel_layout(K, act.columns);
     int t = 0;
-    for (; t + kTileTokens <= n; t += kTileTokens) gemm_quantised_tile<K, kTileTokens>(panel, at, act, t, y, stride, add);
+    auto run = [&]<int N>() {
+        gemm_quantised_tile<K, N>(panel, at, act, t, y, stride, add, t ? nullptr : ahead);
+        t += N;
+    };
+    while (t + kTileTokens <= n) run.template operator()<kTileTokens>();
     if constexpr (kTileTokens > 8)
-        for (; t + 8 <= n; t += 8) gemm_quantised_tile<K, 8>(panel, at, act, t, y, stride, add);
+        if (t + 8 <= n) run.template operator()<8>();
     if constexpr (kTileTokens > 4)
-        for (; t + 4 <= n; t += 4) gemm_quantised_tile<K, 4>(panel, at, act, t, y, stride, add);
-    for (; t + 2 <= n; t += 2) gemm_quantised_tile<K, 2>(panel, at, act, t, y, stride, add);
-    for (; t < n; ++t) gemm_quantised_tile<K, 1>(panel, at, act, t, y, stride, add);
+        if (t + 4 <= n) run.template operator()<4>();
+    if (t + 2 <= n) run.template operator()<2>();
+    if (t + 1 <= n) run.template operator()<1>();
 }
 
 // ---- attention -------------------------------------------------------------------------------------------------
@@ -202,11 +214,13 @@ template <Kind K> void gemm_quantised(const uint8_t *panel, const Activations &a
 // (lanes are dimensions, k a key) alike.
 template <class T, int R, int V>
 inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                          ptrdiff_t c_stride, bool add) {
+                          ptrdiff_t c_stride, bool add, const T *ahead) {
     F acc[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = add ? f_load(c + r * c_stride + v * kLanes) : f_zero();
     for (int k = 0; k < depth; ++k) {
+        if (ahead)
+            for (int v = 0; v < V; v += 64 / static_cast<int>(sizeof(T)) / kLanes) __builtin_prefetch(ahead + k * b_stride + v * kLanes);
         F row[V];
         for (int v = 0; v < V; ++v) row[v] = Element<T>::load(b + k * b_stride + v * kLanes);
         for (int r = 0; r < R; ++r) {
@@ -220,10 +234,10 @@ inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
 
 template <class T, int V>
 inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                          ptrdiff_t c_stride, int rows, bool add) {
+                          ptrdiff_t c_stride, int rows, bool add, const T *ahead) {
     int r = 0;
     auto run = [&]<int R>() {
-        multiply_tile<T, R, V>(a + r * a_stride, a_stride, b, b_stride, depth, c + r * c_stride, c_stride, add);
+        multiply_tile<T, R, V>(a + r * a_stride, a_stride, b, b_stride, depth, c + r * c_stride, c_stride, add, r ? nullptr : ahead);
         r += R;
     };
     while (r + kTileRows <= rows) run.template operator()<kTileRows>();
@@ -237,10 +251,11 @@ inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
 // The same over any number of vectors.
 template <class T>
 inline void multiply(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                     ptrdiff_t c_stride, int rows, int vectors, bool add) {
+                     ptrdiff_t c_stride, int rows, int vectors, bool add, const T *ahead) {
     int v = 0;
     auto run = [&]<int V>() {
-        multiply_rows<T, V>(a, a_stride, b + v * kLanes, b_stride, depth, c + v * kLanes, c_stride, rows, add);
+        multiply_rows<T, V>(a, a_stride, b + v * kLanes, b_stride, depth, c + v * kLanes, c_stride, rows, add,
+                            ahead ? ahead + v * kLanes : nullptr);
         v += V;
     };
     while (v + kTileVectors <= vectors) run.template operator()<kTileVectors>();
@@ -288,8 +303,9 @@ template <class T> void attend(const Attend &a) {
     const T *keys = static_cast<const T *>(a.keys);
     const T *values = static_cast<const T *>(a.values);
 
-    auto scores_and_outputs = [&]<class B>(const B *k, const B *v) {
-        multiply(a.q, a.dim, k + from, kBankTokens, a.dim, scores + from, kBankTokens, a.rows, (to - from) / kLanes, false);
+    auto scores_and_outputs = [&]<class B>(const B *k, const B *v, const B *ahead) {
+        multiply(a.q, a.dim, k + from, kBankTokens, a.dim, scores + from, kBankTokens, a.rows, (to - from) / kLanes, false,
+                 ahead ? ahead + from : nullptr);
         for (int r = 0; r < a.rows; ++r) {
             float *row = scores + r * kBankTokens;
             if (a.bias)
@@ -300,18 +316,18 @@ template <class T> void attend(const Attend &a) {
             soften(a, r, row, from, to);
         }
         multiply(scores + first, kBankTokens, v + static_cast<ptrdiff_t>(first) * a.dim, a.dim, last - first, a.out, a.dim,
-                 a.rows, a.dim / kLanes, true);
+                 a.rows, a.dim / kLanes, true, ahead ? ahead + (kBankTokens + first) * a.dim : nullptr);
     };
     if constexpr (sizeof(T) < 4) {
         if (a.rows > 2 * kTileRows) { // enough rows to be worth widening the bank once
             float *k = a.scratch + static_cast<ptrdiff_t>(a.rows) * kBankTokens, *v = k + kBankTokens * a.dim;
             for (int i = 0; i < kBankTokens * a.dim; i += kLanes) f_store(k + i, Element<T>::load(keys + i));
             for (int i = first * a.dim; i < last * a.dim; i += kLanes) f_store(v + i, Element<T>::load(values + i));
-            scores_and_outputs(static_cast<const float *>(k), static_cast<const float *>(v));
+            scores_and_outputs(static_cast<const float *>(k), static_cast<const float *>(v), static_cast<const float *>(nullptr));
             return;
         }
     }
-    scores_and_outputs(keys, values);
+    scores_and_outputs(keys, values, static_cast<const T *>(a.ahead));
 }
 
 // ---- rows ------------------------------------------------------------------------------------------------------

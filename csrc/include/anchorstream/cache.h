@@ -4,6 +4,7 @@
 // across so that scores of many keys are computed in one vector. A full bank never changes, so forks share it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,14 +25,16 @@ struct BankShape {
 // Keeps freed banks for the next stream. Thread-safe.
 class BankPool : public std::enable_shared_from_this<BankPool> {
   public:
-    explicit BankPool(BankShape shape) : shape_(shape) {}
+    explicit BankPool(BankShape shape) : shape_(shape), arena_(std::min<size_t>(8 * shape.bytes(), size_t{16} << 20)) {}
     const BankShape &shape() const { return shape_; }
     std::shared_ptr<uint8_t> take(); // contents are finite numbers but otherwise anything; throws std::bad_alloc
 
   private:
     const BankShape shape_;
     std::mutex mutex_;
-    std::vector<Block> free_;
+    Arena arena_;
+    std::vector<uint8_t *> free_;
+    size_t taken_ = 0;
 };
 
 using Bank = std::shared_ptr<uint8_t>;

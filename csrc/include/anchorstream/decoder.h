@@ -54,6 +54,7 @@ class Decoder {
   public:
     Decoder(Shape shape, const Kernels &kernels, int threads);
 
+    Arena arena{size_t{16} << 20}; // of the weights
     Weights weights;
     Team &team() { return team_; }
     const Shape &shape() const { return shape_; }

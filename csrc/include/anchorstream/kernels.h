@@ -26,6 +26,7 @@ struct Attend {
     const float *q;      // [rows][dim], already multiplied by 1/sqrt(dim)
     const void *keys;    // [dim][64], f16 or f32
     const void *values;  // [64][dim]
+    const void *ahead;   // the keys and values that will be asked for next, or null
     const int *low;      // [rows] a row sees keys low <= k < high of this bank
     const int *high;     // [rows]
     const float *bias;   // [64] added to the scores, or null
@@ -39,8 +40,9 @@ struct Attend {
 
 struct Kernels {
     const char *name;
-    // y[t][0..15] = panel * x[t] for tokens t in [0, n); with `add` y is added to. `act` is offset to its first token.
-    using Gemm = void (*)(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add);
+    // y[t][0..15] = panel * x[t] for tokens t in [0, n); with `add` y is added to. `ahead` is the panel that will be
+    // asked for next: it is brought into the cache meanwhile, for what a pass over few tokens waits for is memory.
+    using Gemm = void (*)(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *ahead);
     Gemm gemm[static_cast<int>(Kind::count)];
     void (*attend_f16)(const Attend &);
     void (*attend_f32)(const Attend &);

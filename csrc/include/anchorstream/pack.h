@@ -31,14 +31,15 @@ struct Segment {
     int rows;
     int first_panel; // within the linear
     size_t panel_bytes;
-    Block data;
+    const uint8_t *data;
 };
 
 // A matrix (rows, columns) of one or more segments below one another: q, k and v, say, each in its own kind.
 class Linear {
   public:
-    // Adds rows below. `order` gives for each new row its row in `data`, or is null for the file's own order.
-    void append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team);
+    // Adds rows below, in memory of the arena. `order` gives for each new row its row in `data`, or is null for the file's own order.
+    void append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team,
+                Arena &arena);
 
     int rows() const { return rows_; }               // padded to panels
     int columns() const { return columns_; }

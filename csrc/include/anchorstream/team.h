@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -21,17 +22,26 @@ class Team {
     // Runs body(member) on every member and returns when all have finished. `body` must not throw.
     void run(const std::function<void(int)> &body);
 
-    // The next of `total` pieces of the current stage, or -1 when none is left. Only inside run.
-    int claim(int total) {
-        const int piece = counters_[stage_ % kCounters].next.fetch_add(1, std::memory_order_relaxed);
-        return piece < total ? piece : -1;
+    // The next of `total` pieces of the current stage, or -1 when none is left. Each member has a range of its own, so
+    // that it reads memory in order, and helps the others when it is through. Only inside run.
+    int claim(int member, int total) {
+        Counter *counters = &counters_[static_cast<size_t>(stage_.load(std::memory_order_relaxed) % kStages * static_cast<unsigned>(size_))];
+        for (int i = 0; i < size_; ++i) {
+            const int owner = (member + i) % size_;
+            const int piece = begin(owner, total) + counters[owner].next.fetch_add(1, std::memory_order_relaxed);
+            if (piece < begin(owner + 1, total)) return piece;
+        }
+        return -1;
     }
+
+    // The first piece of a member's own range.
+    int begin(int member, int total) const { return static_cast<int>(static_cast<int64_t>(total) * member / size_); }
 
     // Waits until every member has arrived; then the next stage begins, its counter at 0. Only inside run.
     void barrier();
 
   private:
-    static constexpr int kCounters = 4;
+    static constexpr unsigned kStages = 4; // the counters of a stage are cleared two stages ahead
     struct alignas(64) Counter {
         std::atomic<int> next{0};
     };
@@ -41,7 +51,7 @@ class Team {
     const int size_;
     alignas(64) std::atomic<unsigned> stage_{0};
     alignas(64) std::atomic<int> arrived_{0};
-    Counter counters_[kCounters];
+    std::vector<Counter> counters_; // [stage % kStages][member]
     alignas(64) std::atomic<unsigned> round_{0}; // counts calls of run
     alignas(64) std::atomic<int> running_{0};
     std::atomic<bool> quit_{false};
