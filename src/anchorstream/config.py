@@ -38,7 +38,8 @@ def _check_int(owner: str, name: str, value: object, least: int) -> None:
         raise ConfigError(f"{owner}.{name} must be a whole number of at least {least}, not {value!r}")
 
 
-def _check_choice(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
+def choice(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
+    """A ConfigError where `value` is not one of `choices`."""
     if value not in choices:
         raise ConfigError(f"{owner}.{name} must be one of {', '.join(choices)}, not {value!r}")
 
@@ -69,8 +70,8 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         owner = "StreamConfig"
-        _check_choice(owner, "method", self.method, METHODS)
-        _check_choice(owner, "kv_dtype", self.kv_dtype, KV_DTYPES)
+        choice(owner, "method", self.method, METHODS)
+        choice(owner, "kv_dtype", self.kv_dtype, KV_DTYPES)
         _check_int(owner, "cache_size", self.cache_size, 1)
         _check_int(owner, "num_sinks", self.num_sinks, 0)
         _check_int(owner, "num_pinned", self.num_pinned, 0)

@@ -18,6 +18,11 @@ class Cache(Protocol):
     """The keys and values of one stream. Bytes only: which tokens stay is the plan's business."""
 
     @property
+    def length(self) -> int:
+        """How many tokens have been put in since it was empty."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes held now."""
         ...
@@ -41,6 +46,7 @@ class Segment:
         plan: what each token sees.
         want: which logits are wanted: of no token, of the last, or of all.
         targets: int32 (n,), the token that follows each, or -1; where given, its -log p is wanted; or None.
+        into: float32 (vocab,), where the logits of the last token are put; or None: somewhere new.
     """
 
     cache: Cache
@@ -48,6 +54,7 @@ class Segment:
     plan: Plan
     want: Want = "last"
     targets: np.ndarray | None = None
+    into: np.ndarray | None = None
 
 
 class Output(NamedTuple):

@@ -88,7 +88,11 @@ class SwiftEngine:
         for segment in segments:
             plan, count = segment.plan, len(segment.tokens)
             every = segment.want == "all"
-            logits = None if segment.want == "nothing" else np.empty((count if every else 1, vocab), np.float32)
+            logits = None
+            if segment.want == "last" and segment.into is not None:
+                logits = segment.into.reshape(1, vocab)
+            elif segment.want != "nothing":
+                logits = np.empty((count if every else 1, vocab), np.float32)
             nll = None if segment.targets is None else np.full(count, np.nan, np.float32)
             if plan.refeed:
                 segment.cache.clear()

@@ -64,3 +64,20 @@ def _quota() -> int | None:
 def read_bandwidth(nbytes: int, threads: int, repeats: int = 20) -> float:
     """Bytes per second that `threads` threads read together from a buffer of `nbytes`; the best of `repeats` sweeps."""
     return float(core.read_bandwidth(nbytes, threads, repeats))
+
+
+def available_memory() -> int | None:
+    """Bytes that this process may still take: the machine's free memory, at most what its control group grants."""
+    amounts = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                amounts.append(int(line.split()[1]) << 10)
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text()) - int(stat.get("inactive_file", 0))
+            amounts.append(int(limit) - used)
+    except (OSError, ValueError, IndexError):
+        pass
+    return max(0, min(amounts)) if amounts else None

@@ -1,0 +1,141 @@
+"""The front door: `load` a model, then open streams and chats on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from anchorstream.config import StreamConfig, choice, make
+from anchorstream.engine.base import Engine
+from anchorstream.errors import TemplateError
+from anchorstream.formats import hub
+from anchorstream.formats.gguf import open_gguf
+from anchorstream.formats.weights import ModelFile
+from anchorstream.models.spec import ModelSpec
+from anchorstream.stream.stream import Stream
+from anchorstream.text.tokenizer import TextTokenizer
+
+ENGINES = ("swift", "reference")
+
+
+def load(
+    model: str | Path = hub.DEFAULT_MODEL,
+    *,
+    threads: int | None = None,
+    compute: str = "int8",
+    engine: str = "swift",
+    progress: hub.Progress | None = None,
+) -> LLM:
+    """Load a model.
+
+    Args:
+        model: an alias (pulled if need be), a .gguf file, or a folder that holds one.
+        threads: how many threads compute; None: the physical cores that this process may use.
+        compute: `int8` (fast) or `f32` (everything in float32, for checking).
+        engine: `swift` (the compiled core) or `reference` (numpy; slow, for tests).
+        progress: called with bytes so far and bytes in all while a model is pulled.
+
+    Raises:
+        ModelNotFoundError, DownloadError, ModelFileError, UnsupportedModelError, ConfigError.
+    """
+    file = open_gguf(hub.resolve(model, progress=progress))
+    return LLM(file, _make_engine(engine, file, threads, compute))
+
+
+def _make_engine(name: str, file: ModelFile, threads: int | None, compute: str) -> Engine:
+    choice("load", "engine", name, ENGINES)
+    if name == "reference":
+        from anchorstream.engine.reference import ReferenceEngine
+
+        return ReferenceEngine(file)
+    from anchorstream.engine.swift import SwiftEngine
+
+    return SwiftEngine(file, threads=threads, compute=compute)
+
+
+class LLM:
+    """A loaded model. Any number of streams may be open on it; one thread at a time may use them."""
+
+    def __init__(self, file: ModelFile, engine: Engine) -> None:
+        self._file = file
+        self._engine = engine
+        self.tokenizer = TextTokenizer(file.vocabulary)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The architecture."""
+        return self._file.spec
+
+    @property
+    def engine(self) -> Engine:
+        """What computes."""
+        return self._engine
+
+    @property
+    def path(self) -> Path:
+        """The model's file."""
+        return self._file.path
+
+    @property
+    def quantization(self) -> str:
+        """How the file's weights are stored, for people."""
+        return self._file.quantization
+
+    @cached_property
+    def chat_template(self) -> Any:
+        """The model's chat template, compiled.
+
+        Raises:
+            TemplateError: the model has none, or one that does not parse.
+        """
+        from anchorstream.text.chat_template import CHATML, ChatTemplate
+
+        vocabulary = self._file.vocabulary
+        source = vocabulary.chat_template
+        if source is None:
+            if "<|im_start|>" not in vocabulary.tokens:
+                raise TemplateError(f"{self._file.path} has no chat template: it is no chat model; use generate")
+            source = CHATML
+        piece = self.tokenizer.piece
+        return ChatTemplate(source, bos=piece(vocabulary.bos), eos=piece(vocabulary.eos))
+
+    def stream(self, **options: Any) -> Stream:
+        """Open a stream.
+
+        Args:
+            options: fields of StreamConfig: method, cache_size, num_sinks, ...
+
+        Raises:
+            ConfigError: an unknown or impossible option.
+            OutOfMemoryError: the cache would not fit.
+        """
+        return self._open(make(StreamConfig, options))
+
+    def chat(self, system: str | None = None, **options: Any) -> Any:
+        """Open a chat whose system prompt is pinned.
+
+        Args:
+            system: the system prompt; None: the model's own.
+            options: fields of StreamConfig; `whole_turns` is on unless it is set or the method is not `streaming`.
+
+        Returns:
+            A `Chat`.
+        """
+        from anchorstream.stream.chat import Chat
+
+        options.setdefault("whole_turns", options.get("method", "streaming") == "streaming")
+        config = make(StreamConfig, options)
+        return Chat(self._open, self.tokenizer, self.chat_template, system=system, config=config)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of `text`, without the beginning-of-stream token."""
+        return self.tokenizer.tokenize(text)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Text of token ids."""
+        return self.tokenizer.detokenize(ids)
+
+    def _open(self, config: StreamConfig) -> Stream:
+        return Stream(self._engine, self.tokenizer, config)

@@ -1,0 +1,143 @@
+"""A chat: turns in an endless stream, with the system prompt pinned. Endless and steady, not a longer memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from anchorstream.config import StreamConfig
+from anchorstream.errors import ConfigError, InputError
+from anchorstream.stream.generation import Generation
+from anchorstream.stream.stream import Progress, Stream
+from anchorstream.text.chat_template import ChatTemplate
+from anchorstream.text.tokenizer import TextTokenizer
+from anchorstream.text.turns import TurnTexts, tokenize_turn
+
+DEFAULT_REPLY_TOKENS = 512
+
+
+class Chat:
+    """A conversation that never has to end. Made by `LLM.chat`.
+
+    The system prompt is pinned as anchors. Each turn feeds only what is new, and the window begins at a turn's
+    beginning, so that the model never sees half a turn.
+
+    Args:
+        open_stream: makes the chat's stream from a StreamConfig.
+        tokenizer: cuts text.
+        template: the model's chat template.
+        system: the system prompt; None: the template's own.
+        config: of the stream; `num_pinned` is set by the chat.
+
+    Raises:
+        ConfigError: the pinned text takes more than half of the cache.
+        TemplateError: the template cannot be streamed.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[StreamConfig], Stream],
+        tokenizer: TextTokenizer,
+        template: ChatTemplate,
+        *,
+        system: str | None,
+        config: StreamConfig,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._texts = TurnTexts(template, system)
+        self._open_stream = open_stream
+        self.system = system
+        self._pinned = self._pinned_ids(system)
+        if config.method == "streaming":
+            if 2 * max(len(self._pinned), config.num_sinks) > config.cache_size:
+                raise ConfigError(
+                    f"the system prompt takes {len(self._pinned)} tokens, more than half of the cache of "
+                    f"{config.cache_size}: shorten it, or set cache_size to {2 * len(self._pinned)} or more"
+                )
+            config = config.with_(num_pinned=len(self._pinned))
+        self._config = config
+        self._stream: Stream | None = None
+        self._generation: Generation | None = None
+        self.num_turns = 0
+        self.clear()
+
+    @property
+    def stream(self) -> Stream:
+        """The stream underneath."""
+        assert self._stream is not None
+        return self._stream
+
+    @property
+    def num_pinned(self) -> int:
+        """Tokens of the pinned text."""
+        return len(self._pinned)
+
+    @property
+    def last_reply(self) -> Generation | None:
+        """The last reply's state: `count` of tokens and `finish_reason`."""
+        return self._generation
+
+    def clear(self) -> None:
+        """Forget all turns; the system prompt stays."""
+        stream = self._open_stream(self._config)
+        if self._pinned:
+            stream.feed(self._pinned)
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = stream
+        self.num_turns = 0
+        self._generation = None
+
+    def send(
+        self,
+        message: str,
+        *,
+        max_tokens: int | None = DEFAULT_REPLY_TOKENS,
+        stop: str | Sequence[str] = (),
+        progress: Progress | None = None,
+        **sampling: Any,
+    ) -> Iterator[str]:
+        """Say something and yield the reply as it is made.
+
+        If the caller stops listening, the reply ends there and the turn is closed properly: the chat goes on.
+
+        Args:
+            message: what the user says, of any length.
+            max_tokens: the reply's limit, so that a model that never ends its turn does not hold the chat.
+            stop: texts that end the reply; they are not shown.
+            progress: as in `Stream.feed`, for long messages.
+            sampling: fields of SamplingConfig.
+
+        Raises:
+            InputError: an empty message, or one that is not valid Unicode. Nothing has been consumed.
+            ConfigError: an unknown or impossible setting. Nothing has been consumed.
+        """
+        if not message.strip():
+            raise InputError("the message is empty: say something")
+        first = self.num_turns == 0
+        ids = tokenize_turn(self._tokenizer, self._texts.opening(message, first=first), message)
+        if not first and ids and ids[0] == self._tokenizer.bos and self._tokenizer.adds_bos:
+            ids = ids[1:]
+        generation = self.stream.generation(max_tokens, stop=stop, **sampling) if self.stream.length else None
+        return self._turn(ids, generation, lambda: self.stream.generation(max_tokens, stop=stop, **sampling), progress)
+
+    def _turn(
+        self, ids: list[int], generation: Generation | None, make: Callable[[], Generation], progress: Progress | None
+    ) -> Iterator[str]:
+        stream = self.stream
+        stream.begin_turn()
+        self.num_turns += 1
+        try:
+            stream.feed(ids, progress=progress)
+            self._generation = generation or make()
+            yield from stream.run(self._generation)
+        finally:
+            if self._texts.closing:
+                stream.feed(self._tokenizer.tokenize(self._texts.closing))
+
+    def _pinned_ids(self, system: str | None) -> list[int]:
+        ids = tokenize_turn(self._tokenizer, self._texts.pinned, system or "")
+        bos = self._tokenizer.bos
+        if self._tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        return ids

@@ -1,0 +1,335 @@
+"""A stream: one endless sequence of tokens, at constant memory and constant time per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from anchorstream.cache.plan import Plan
+from anchorstream.cache.retention import make_retention
+from anchorstream.config import SamplingConfig, StreamConfig, make
+from anchorstream.engine.base import Cache, Engine, Output, Segment, Want
+from anchorstream.errors import ClosedError, InputError, OutOfMemoryError
+from anchorstream.kernels import native
+from anchorstream.stream.generation import Generation, Limits
+from anchorstream.stream.history import TokenHistory
+from anchorstream.stream.sampling import Sampler
+from anchorstream.text.tokenizer import TextTokenizer
+
+Progress = Callable[[int, int], None]  # tokens fed so far, tokens to feed
+
+_BANK = 64  # tokens that the cache grows by
+_LEAST_HISTORY = 1024  # ids kept beyond the cache's own, for repetition penalties
+_MEMORY_MARGIN = 64 << 20  # bytes left to the rest of the machine
+
+
+class Stream:
+    """One endless sequence. Made by `LLM.stream`; not thread-safe.
+
+    A stream consumes tokens (`feed`, `score`) and makes them (`generate`). Whatever it consumes, it holds the anchors
+    and the window that its StreamConfig asks for, and the logits after the last token. The result never depends on
+    how the input was cut into calls.
+
+    Args:
+        engine: computes.
+        tokenizer: cuts text.
+        config: method, sizes, precision.
+
+    Raises:
+        OutOfMemoryError: the cache would not fit in this machine's memory; nothing has been allocated.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: TextTokenizer, config: StreamConfig) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._config = config
+        self._retention = make_retention(config)
+        if config.method != "dense":
+            self._require_memory(config.cache_size + engine.chunk_size + 2 * _BANK)
+        self._cache: Cache | None = engine.new_cache(config.kv_dtype)
+        self._history = TokenHistory(None if config.method == "dense" else max(config.cache_size, _LEAST_HISTORY))
+        self._length = 0
+        self._turns: list[int] = []
+        self._logits: np.ndarray | None = None
+        self._unfinished: tuple[np.ndarray, int, np.ndarray | None] | None = None
+
+    # ---- what it is ----
+
+    @property
+    def config(self) -> StreamConfig:
+        """Method, sizes and precision."""
+        return self._config
+
+    @property
+    def length(self) -> int:
+        """How many tokens the stream has consumed: the index of the next one."""
+        self._settle()
+        return self._length
+
+    @property
+    def cached_indices(self) -> np.ndarray:
+        """Indices of the tokens that the next token will attend to, anchors first; int64."""
+        return self._retention.cached(self.length, self._turns)
+
+    @property
+    def logits(self) -> np.ndarray:
+        """Logits of the next token, float32 (vocab,).
+
+        Raises:
+            InputError: nothing has been fed yet.
+        """
+        self._settle()
+        if self._logits is None:
+            raise InputError("the stream is empty: feed it something first")
+        return self._logits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the cache takes now."""
+        return self._open().nbytes
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """Indices at which the turns begin that are still in the window."""
+        return tuple(self._turns)
+
+    # ---- consuming ----
+
+    def feed(self, text: str | Sequence[int] | np.ndarray, *, progress: Progress | None = None) -> int:
+        """Consume text or token ids, of any length.
+
+        The beginning-of-stream token is put before text that begins a stream, where the model wants one.
+
+        Args:
+            text: text, or ids.
+            progress: called between passes with the tokens fed so far and the tokens to feed; what it raises stops
+                the feeding, and what has been fed by then stays.
+
+        Returns:
+            How many tokens were consumed.
+
+        Raises:
+            InputError: nothing to feed to an empty stream, an id out of range, or text that is not valid Unicode.
+                Nothing has been consumed.
+            OutOfMemoryError: a dense stream that would outgrow the machine.
+        """
+        ids = self._ids(text)
+        if len(ids) == 0:
+            if self.length == 0:
+                raise InputError("there is nothing to feed: the text is empty")
+            return 0
+        for done, chunk in self._chunks(ids):
+            self._pass(chunk, want="last" if done + len(chunk) == len(ids) else "nothing")
+            if progress:
+                progress(done + len(chunk), len(ids))
+        return len(ids)
+
+    def score(self, text: str | Sequence[int] | np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
+        """Consume text or token ids, and say how likely each was.
+
+        Returns:
+            float32 (n,): -log p of each id given all that the stream held before it, in nats; nan for the first id
+            of an empty stream.
+
+        Raises:
+            InputError, OutOfMemoryError: as `feed`.
+        """
+        ids = self._ids(text)
+        scores = np.full(len(ids), np.nan, np.float32)
+        if len(ids) == 0:
+            return scores
+        if self.length:
+            scores[0] = _surprise(self.logits, int(ids[0]))
+        targets = np.append(ids[1:], np.int32(-1))
+        for done, chunk in self._chunks(ids):
+            end = done + len(chunk)
+            output = self._pass(chunk, want="last" if end == len(ids) else "nothing", targets=targets[done:end])
+            assert output.nll is not None
+            scores[done + 1 : end + 1] = output.nll[: len(ids) - done - 1]
+            if progress:
+                progress(end, len(ids))
+        return scores
+
+    def begin_turn(self) -> None:
+        """Say that a turn begins with the next token: a window of whole turns may begin here."""
+        length = self.length
+        if not self._turns or self._turns[-1] != length:
+            self._turns.append(length)
+
+    # ---- making ----
+
+    def generate(
+        self,
+        max_tokens: int | None = None,
+        *,
+        stop: str | Sequence[str] = (),
+        ignore_end: bool = False,
+        **sampling: Any,
+    ) -> Iterator[str]:
+        """Make tokens one after the other and yield their text as it becomes certain.
+
+        A token is consumed by the stream before its text is yielded, so that breaking off loses nothing. The token
+        with which a model ends its reply is not consumed.
+
+        Args:
+            max_tokens: how many tokens at most; None or -1: until the model ends its reply.
+            stop: texts that end the reply; they are not shown.
+            ignore_end: go on when the model ends its reply.
+            sampling: fields of SamplingConfig: temperature, top_k, top_p, min_p, repetition_penalty, seed, ...
+
+        Raises:
+            ConfigError: an unknown or impossible setting.
+            InputError: the stream is empty.
+        """
+        generation = self.generation(max_tokens, stop=stop, ignore_end=ignore_end, **sampling)
+        return self.run(generation)
+
+    def generation(
+        self, max_tokens: int | None = None, *, stop: str | Sequence[str] = (), ignore_end: bool = False, **sampling: Any
+    ) -> Generation:
+        """What `generate` runs: a reply's state, whose `finish_reason` and `count` can be read afterwards."""
+        if isinstance(bias := sampling.get("logit_bias"), dict):
+            sampling["logit_bias"] = tuple(bias.items())
+        config = make(SamplingConfig, sampling)
+        limits = Limits.make(max_tokens, stop, ignore_end)
+        assert self.logits is not None
+        return Generation(self._tokenizer, Sampler(config, self._engine.spec.vocab_size), limits)
+
+    def run(self, generation: Generation) -> Iterator[str]:
+        """Run a reply to its end, yielding its text."""
+        while not generation.finished:
+            token = generation.choose(self.logits, self._history.last(generation.looks_back))
+            if token is not None:
+                self._require_growth(1)
+                self._pass(np.array([token], np.int32))
+            if text := generation.push(token):
+                yield text
+
+    # ---- copying and closing ----
+
+    def fork(self) -> Stream:
+        """A copy that continues on its own; this stream is not changed."""
+        self._settle()
+        cache = self._open()
+        if self._config.method != "dense":
+            self._require_memory(self._engine.chunk_size + 2 * _BANK)
+        other = object.__new__(Stream)
+        other._engine, other._tokenizer, other._config = self._engine, self._tokenizer, self._config
+        other._retention = self._retention
+        other._cache = cache.fork()
+        other._history = self._history.copy()
+        other._length = self._length
+        other._turns = list(self._turns)
+        other._logits = self._logits
+        other._unfinished = None
+        return other
+
+    def close(self) -> None:
+        """Give the cache back. The stream cannot be used afterwards; closing twice does no harm."""
+        self._cache = None
+        self._logits = None
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ---- inside ----
+
+    def _open(self) -> Cache:
+        if self._cache is None:
+            raise ClosedError("the stream has been closed")
+        return self._cache
+
+    def _ids(self, text: str | Sequence[int] | np.ndarray) -> np.ndarray:
+        """What is to be fed, checked; int32 (n,)."""
+        self._open()
+        if isinstance(text, str):
+            ids = self._tokenizer.tokenize(text)
+            if self.length == 0 and ids and self._tokenizer.adds_bos and ids[0] != self._tokenizer.bos:
+                ids = [self._tokenizer.bos or 0, *ids]
+            array = np.array(ids, np.int32)
+        else:
+            array = self._tokenizer.check_ids(text)
+        self._require_growth(len(array))
+        return array
+
+    def _chunks(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Pieces that one pass may take, each with the number of ids before it."""
+        done = 0
+        while done < len(ids):
+            limit = self._retention.limit(self.length)
+            size = min(self._engine.chunk_size, len(ids) - done, limit or len(ids))
+            yield done, ids[done : done + size]
+            done += size
+
+    def _pass(self, ids: np.ndarray, *, want: Want = "last", targets: np.ndarray | None = None) -> Output:
+        """One forward pass."""
+        segment = self.segment(ids, want=want, targets=targets)
+        (output,) = self._engine.forward([segment])
+        return self.commit(ids, segment.plan, output)
+
+    def segment(self, ids: np.ndarray, *, want: Want = "last", targets: np.ndarray | None = None) -> Segment:
+        """This stream's share of a forward pass that feeds `ids`, int32 (n,). `commit` must follow the pass."""
+        self._settle()
+        cache = self._open()
+        plan = self._retention.plan(self._length, len(ids), self._turns)
+        into = np.empty(self._engine.spec.vocab_size, np.float32) if want == "last" else None
+        if not plan.refeed:
+            self._unfinished = (ids, cache.length + len(ids), into)
+            return Segment(cache, ids, plan, want, targets, into)
+        if targets is not None:
+            targets = np.concatenate([np.full(plan.refeed, -1, np.int32), targets])
+        return Segment(cache, np.concatenate([self._history.last(plan.refeed), ids]), plan, want, targets, into)
+
+    def commit(self, ids: np.ndarray, plan: Plan, output: Output) -> Output:
+        """Take note that a pass over `ids` has been computed."""
+        self._logits = output.logits
+        self._consumed(ids)
+        return output if output.nll is None else Output(output.logits, output.nll[plan.refeed :])
+
+    def _consumed(self, ids: np.ndarray) -> None:
+        self._unfinished = None
+        self._length += len(ids)
+        self._history.append(ids)
+        if self._turns and not self._config.whole_turns:
+            self._turns.clear()
+        elif self._turns:
+            first = self._length - self._config.window
+            while len(self._turns) > 1 and self._turns[1] <= first:
+                self._turns.pop(0)
+
+    def _settle(self) -> None:
+        """A KeyboardInterrupt may strike between a pass and its bookkeeping: then the bookkeeping is done now."""
+        if self._unfinished is None:
+            return
+        ids, length, logits = self._unfinished
+        self._unfinished = None
+        if self._cache is not None and self._cache.length == length:
+            self._logits = logits
+            self._consumed(ids)
+
+    def _require_growth(self, count: int) -> None:
+        """A dense stream grows: refuse what would not fit, before anything is consumed."""
+        if self._config.method == "dense" and (count > 1 or self._length % _BANK == 0):
+            self._require_memory(count + _BANK)
+
+    def _require_memory(self, tokens: int) -> None:
+        need = tokens * self._engine.kv_bytes_per_token(self._config.kv_dtype)
+        free = native.available_memory()
+        if free is not None and need > max(0, free - _MEMORY_MARGIN):
+            raise OutOfMemoryError(
+                f"a cache of {tokens} tokens takes {need / 2**20:,.0f} MB and {free / 2**20:,.0f} MB are free; "
+                f"a smaller cache_size would fit, or method 'streaming' instead of 'dense'"
+            )
+
+
+def _surprise(logits: np.ndarray, token: int) -> float:
+    """-log p of a token, in nats."""
+    wide = logits.astype(np.float64)
+    top = wide.max()
+    return float(top + np.log(np.exp(wide - top).sum()) - wide[token])
