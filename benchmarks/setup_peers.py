@@ -60,7 +60,9 @@ def native_flags() -> dict[str, str]:
 PEERS_BY_NAME = {
     "openvino": Peer([["openvino-genai==2026.4.1"]]),
     "transformers": Peer([[TORCH, "transformers>=5,<6", "accelerate", "gguf", "sentencepiece", "protobuf"]]),
-    "attention_sinks": Peer([[TORCH, "transformers==4.34.0", "numpy<2", "accelerate<1"], ["--no-deps", "attention-sinks==0.4.0"]]),
+    "attention_sinks": Peer(
+        [[TORCH, "transformers==4.34.0", "numpy<2", "einops"], ["--no-deps", "attention-sinks==0.4.0"]]
+    ),
     "llama": Peer([["--no-binary", "llama-cpp-python", "llama-cpp-python==0.3.36"]], native_flags()),
 }
 

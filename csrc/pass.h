@@ -12,6 +12,7 @@ namespace anchorstream {
 
 constexpr int kAlone = 2;      // up to so many tokens each member prepares activations for itself: cheaper than waiting
 constexpr int kRowBlock = 48;  // query rows (tokens x heads of a group) that attention takes through the banks together
+constexpr int kItemsPerMember = 8; // of attention: with fewer, their banks are shared out
 constexpr int kLogitRows = 32; // tokens whose logits are held at once while scoring
 
 // A buffer that only grows, on 64-byte lines.
@@ -56,9 +57,9 @@ class ActivationBuffer {
 // Attention of some tokens' heads that share a kv head, over some banks.
 struct Decoder::Item {
     int request, kv_head;
-    int begin, end;        // tokens within the request
+    int begin, end; // tokens within the request
     int bank_begin, bank_end;
-    int part, parts;       // parts of one token's banks are merged afterwards
+    bool whole; // all banks of these tokens; otherwise each member adds the banks it takes to a part of its own
 };
 
 // Everything one pass needs, so that the stages share it by reference.
@@ -75,7 +76,7 @@ struct Decoder::Pass {
     std::vector<int> begin_of;             // of each request: its first token in the pass
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
-    std::vector<int> parts_of; // per token
+    std::vector<int> parts_of; // per token: 1, or one per member, merged afterwards
     int most_parts = 1;
     struct Wanted {
         int token, request, local;
@@ -112,7 +113,9 @@ struct Decoder::Pass {
     void gate_up(int member, const Layer &layer, const Activations &act, int count);
     void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
-    void attend_item(const Item &item, float *space, int layer);
+    void attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after);
+    void clear_part(int part, const Item &item);
+    const uint8_t *keys_of(const Item &item, int bank, int layer) const;
     void gather(int token, float *out);
     void finish(int member);
 
@@ -121,9 +124,9 @@ struct Decoder::Pass {
         return (static_cast<size_t>(kv_head) * static_cast<size_t>(tokens) + static_cast<size_t>(token)) *
                static_cast<size_t>(group * shape.head_size);
     }
-    // Where a part of a token's head lies in the part buffers, in rows.
-    size_t part_at(int token, int head, int part) const {
-        return static_cast<size_t>((token * shape.heads + head) * most_parts + part);
+    // Where a part of a token's heads begins in the part buffers, in rows: ordered like the queries.
+    size_t part_at(int token, int kv_head, int part) const {
+        return static_cast<size_t>(((part * shape.kv_heads + kv_head) * tokens + token) * group);
     }
 };
 

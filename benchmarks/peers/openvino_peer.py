@@ -1,0 +1,49 @@
+"""OpenVINO GenAI: the same .gguf through its LLMPipeline. Times are those that its own metrics give."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+from protocol import memory, peak_memory, serve
+
+
+class OpenVino:
+    """See `protocol`. All times are seconds."""
+
+    def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
+        self.pipe = openvino_genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads)
+        return importlib.metadata.version("openvino-genai")
+
+    def _run(self, ids: list[int], count: int) -> tuple[openvino_genai.PerfMetrics, list[int]]:
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens, config.do_sample, config.ignore_eos = count, False, True
+        ids_tensor = ov.Tensor(np.array([ids], np.int64))
+        inputs = openvino_genai.TokenizedInputs(ids_tensor, ov.Tensor(np.ones((1, len(ids)), np.int64)))
+        result = self.pipe.generate(inputs, config)
+        return result.perf_metrics, list(result.tokens[0])
+
+    def prefill(self, ids: list[int]) -> float:
+        return self._run(ids, 1)[0].get_ttft().mean / 1000
+
+    def fill(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def decode(self, count: int) -> float:
+        """At a cache of the same fill: the prompt is read again each time, and not counted."""
+        return self._run(self.ids, count + 1)[0].get_tpot().mean / 1000 * count
+
+    def best_next(self) -> int:
+        return self._run(self.ids, 1)[1][0]
+
+    def memory(self) -> int:
+        return memory()
+
+    def peak_memory(self) -> int:
+        return peak_memory()
+
+
+if __name__ == "__main__":
+    serve(OpenVino())
