@@ -6,7 +6,6 @@ The command line reads its defaults from these dataclasses, so that a default li
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args
 
 from anchorstream.errors import ConfigError
@@ -27,6 +26,8 @@ def make(cls: type[T], values: dict[str, Any]) -> T:
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
+            from difflib import get_close_matches
+
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
             raise ConfigError(f"unknown option {key!r} of {cls.__name__}: {hint}")

@@ -34,6 +34,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run, and exit with the code that `exit_codes` gives."""
+    # numpy's BLAS would start threads that spin beside ours, and no command multiplies matrices in numpy
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run())
 
 

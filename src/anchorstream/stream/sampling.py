@@ -7,6 +7,8 @@ a model's step.
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 
 from anchorstream.config import SamplingConfig
@@ -26,7 +28,7 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig, vocab_size: int) -> None:
         self._config = config
-        self._random = np.random.default_rng(config.seed)
+        self._random = random.Random(config.seed)  # one number a token: numpy.random would only cost its import
         ids = np.array([i for i, _ in config.logit_bias], np.int64)
         biases = np.array([bias for _, bias in config.logit_bias], np.float32)
         if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):

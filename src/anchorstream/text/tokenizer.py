@@ -79,6 +79,12 @@ class TextTokenizer:
                 f"the pre-tokenizer {vocabulary.pre!r} is not supported; supported are {', '.join(_PRE_TOKENIZERS)}"
             )
         self._vocabulary = vocabulary
+        self._bytes: dict[int, bytes] = {}  # of the tokens that have been asked for
+
+    def prepare(self) -> TextTokenizer:
+        """Build now what `tokenize` needs, rather than at the first text."""
+        assert self._tokenizer is not None
+        return self
 
     @property
     def size(self) -> int:
@@ -136,10 +142,12 @@ class TextTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for."""
-        table = self._bytes
-        if not 0 <= token_id < len(table):
-            raise InputError(f"token id {token_id} is not in the vocabulary: ids are 0 to {len(table) - 1}")
-        return table[token_id]
+        if not 0 <= token_id < self.size:
+            raise InputError(f"token id {token_id} is not in the vocabulary: ids are 0 to {self.size - 1}")
+        found = self._bytes.get(token_id)
+        if found is None:
+            found = self._bytes[token_id] = self._spell(token_id)
+        return found
 
     def check_ids(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """`ids` as int32 (n,).
@@ -163,23 +171,14 @@ class TextTokenizer:
     def _special_ids(self) -> list[int]:
         return np.flatnonzero(self._vocabulary.types == _CONTROL).tolist()
 
-    @cached_property
-    def _bytes(self) -> list[bytes]:
-        vocabulary = self._vocabulary
-        if vocabulary.kind == "spm":
-            table = [piece.replace(_SPM_SPACE, " ").encode() for piece in vocabulary.tokens]
-            for i in np.flatnonzero(vocabulary.types == _BYTE).tolist():
-                table[i] = _spm_byte(vocabulary.tokens[i])
-            return table
-        # latin-1 would be wrong for stray characters; str.translate knows only the 256 that the alphabet has
-        to_byte = {ord(char): byte for byte, char in enumerate(_byte_alphabet())}
-        try:
-            table = [piece.translate(to_byte).encode("latin-1") for piece in vocabulary.tokens]
-        except UnicodeEncodeError:  # some piece has a character outside the alphabet: those stand for themselves
-            table = [_lenient(piece, to_byte) for piece in vocabulary.tokens]
-        for i in np.flatnonzero((vocabulary.types == _CONTROL) | (vocabulary.types == _USER_DEFINED)).tolist():
-            table[i] = vocabulary.tokens[i].encode()
-        return table
+    def _spell(self, token_id: int) -> bytes:
+        piece, kind = self._vocabulary.tokens[token_id], int(self._vocabulary.types[token_id])
+        if self._vocabulary.kind == "spm":
+            return _spm_byte(piece) if kind == _BYTE else piece.replace(_SPM_SPACE, " ").encode()
+        if kind in (_CONTROL, _USER_DEFINED):
+            return piece.encode()
+        # a character outside the alphabet stands for itself
+        return b"".join(bytes([_BYTE_OF[c]]) if c in _BYTE_OF else c.encode() for c in piece)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -215,8 +214,7 @@ def _byte_alphabet() -> list[str]:
     return [alphabet[byte] for byte in range(256)]
 
 
-def _lenient(piece: str, to_byte: dict[int, int]) -> bytes:
-    return b"".join(bytes([to_byte[ord(c)]]) if ord(c) in to_byte else c.encode() for c in piece)
+_BYTE_OF = {char: byte for byte, char in enumerate(_byte_alphabet())}
 
 
 def _spm_byte(piece: str) -> bytes:
