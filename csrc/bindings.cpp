@@ -388,6 +388,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("length", &Cache::length)
         .def_prop_ro("nbytes", &Cache::bytes)
         .def("clear", &Cache::clear)
+        .def("skip_to", &Cache::skip_to, nb::arg("index"))
         .def("fork", &Cache::fork, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Model>(m, "Model")

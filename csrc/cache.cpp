@@ -59,6 +59,14 @@ void Cache::clear() {
     length_ = anchors_ = first_ = 0;
 }
 
+void Cache::skip_to(int64_t index) {
+    if (length_ < anchors_ || length_ == 0 || index < length_)
+        throw std::invalid_argument("a cache of length " + std::to_string(length_) + " and " + std::to_string(anchors_) +
+                                    " anchors cannot skip to " + std::to_string(index));
+    window_banks_.clear();
+    length_ = first_ = index;
+}
+
 std::unique_ptr<Cache> Cache::fork() const {
     auto copy = std::make_unique<Cache>(*this);
     auto own = [&](Bank &bank) {

@@ -45,7 +45,12 @@ void Decoder::check(const Request &r) const {
 }
 
 void Decoder::forward(std::span<Request> requests) {
-    for (const Request &request : requests) check(request);
+    const std::lock_guard lock(busy_);
+    for (const Request &request : requests) {
+        check(request);
+        for (const Request &other : requests)
+            if (&other != &request && other.cache == request.cache) throw std::invalid_argument("a cache comes twice in one pass");
+    }
     if (requests.empty()) return;
     pass_->prepare(requests);
     team_.run([this](int member) { pass_->run(member); });

@@ -56,6 +56,9 @@ class Cache {
     // The tokens are in; window banks that hold only tokens of index below `evict_before` go back to the pool.
     void commit(int64_t count, int64_t evict_before);
     void clear();
+    // The window is emptied and the next token has `index`; the anchors stay. Throws std::invalid_argument if `index`
+    // is not past the anchors or would go back.
+    void skip_to(int64_t index);
     // A copy that goes on by itself: full banks are shared, unfinished ones copied.
     std::unique_ptr<Cache> fork() const;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -60,8 +61,8 @@ class Decoder {
     const Shape &shape() const { return shape_; }
     const Kernels &kernels() const { return kernels_; }
 
-    // Computes all requests and commits their caches. Throws before anything is changed: std::invalid_argument for
-    // what does not fit together, std::bad_alloc.
+    // Computes all requests and commits their caches; passes of several threads wait for one another. Throws before
+    // anything is changed: std::invalid_argument for what does not fit together, std::bad_alloc.
     void forward(std::span<Request> requests);
 
   private:
@@ -73,6 +74,7 @@ class Decoder {
     const Kernels &kernels_;
     Team team_;
     std::unique_ptr<Pass> pass_; // buffers, kept from pass to pass
+    std::mutex busy_;
 
   public:
     ~Decoder();

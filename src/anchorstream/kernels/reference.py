@@ -13,7 +13,8 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
 
 def silu_mul(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """`gate * sigmoid(gate) * up` (Shazeer, arXiv 2002.05202)."""
-    return gate / (1 + np.exp(-gate)) * up
+    with np.errstate(over="ignore"):  # exp(90) is infinity in float32, and 1 / infinity is the right 0
+        return gate / (1 + np.exp(-gate)) * up
 
 
 def angles(positions: np.ndarray, inverse_frequencies: np.ndarray, magnitude: float) -> tuple[np.ndarray, np.ndarray]:

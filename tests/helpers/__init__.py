@@ -1,0 +1,1 @@
+"""Tiny models, oracles and files for the tests."""
