@@ -12,7 +12,7 @@ import random
 import numpy as np
 
 from anchorstream.config import SamplingConfig
-from anchorstream.errors import ConfigError
+from anchorstream.errors import ConfigError, ModelFileError
 
 
 class Sampler:
@@ -48,11 +48,17 @@ class Sampler:
         Args:
             logits: float32 (vocab,), not changed.
             recent: int (n,), the last `looks_back` ids of the stream.
+
+        Raises:
+            ModelFileError: the logits are not numbers.
         """
         logits = self._adjusted(logits, recent)
+        best = int(logits.argmax())  # the place of a nan, if there is one
+        if not np.isfinite(logits[best]):
+            raise ModelFileError("the model's logits are not numbers: its weights are damaged")
         if self._config.temperature == 0 or self._config.top_k == 1:
-            return int(logits.argmax())
-        ids, weights = self._candidates(logits)
+            return best
+        ids, weights = self._candidates(logits, logits[best])
         cumulative = np.cumsum(weights)
         place = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
         return int(ids[min(place, len(ids) - 1)])
@@ -70,11 +76,10 @@ class Sampler:
         np.add.at(logits, self._bias_ids, self._biases)
         return logits
 
-    def _candidates(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _candidates(self, logits: np.ndarray, most: np.floating) -> tuple[np.ndarray, np.ndarray]:
         """Ids that may be chosen, likeliest first, and their probabilities up to a common factor, float64."""
         config = self._config
-        scaled = logits * np.float32(1 / max(config.temperature, 1e-6))
-        weights = np.exp(scaled - scaled.max())  # the likeliest has weight 1
+        weights = np.exp((logits - most) * np.float32(1 / max(config.temperature, 1e-6)))  # the likeliest has weight 1
         if config.top_p >= 1 and config.top_k == 0 and config.min_p == 0:
             return np.arange(len(weights)), weights.astype(np.float64)
         ids = self._likeliest(weights)
