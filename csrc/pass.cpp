@@ -41,7 +41,7 @@ void Decoder::Pass::grow() {
     const size_t widest = std::max({static_cast<size_t>(hidden_stride), static_cast<size_t>(attention_columns), ffn});
     shared.grow(std::max(n, static_cast<size_t>(kLogitRows)), widest);
     up.grow(static_cast<size_t>(team.size()) * n * kPanelRows);
-    const size_t rows = n * static_cast<size_t>(shape.heads * most_parts);
+    const size_t rows = n * static_cast<size_t>(shape.heads * parts);
     part_out.grow(rows * dim);
     part_largest.grow(rows);
     part_total.grow(rows);

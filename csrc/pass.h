@@ -13,6 +13,7 @@ namespace anchorstream {
 constexpr int kAlone = 2;      // up to so many tokens each member prepares activations for itself: cheaper than waiting
 constexpr int kRowBlock = 48;  // query rows (tokens x heads of a group) that attention takes through the banks together
 constexpr int kItemsPerMember = 8; // of attention: with fewer, their banks are shared out
+constexpr int kPartsPerMember = 2; // into so many parts, whose bounds are fixed so that results repeat to the bit
 constexpr int kLogitRows = 32; // tokens whose logits are held at once while scoring
 
 // A buffer that only grows, on 64-byte lines.
@@ -59,7 +60,7 @@ struct Decoder::Item {
     int request, kv_head;
     int begin, end; // tokens within the request
     int bank_begin, bank_end;
-    bool whole; // all banks of these tokens; otherwise each member adds the banks it takes to a part of its own
+    int part; // of these tokens' banks; parts are merged afterwards
 };
 
 // Everything one pass needs, so that the stages share it by reference.
@@ -76,8 +77,7 @@ struct Decoder::Pass {
     std::vector<int> begin_of;             // of each request: its first token in the pass
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
-    std::vector<int> parts_of; // per token: 1, or one per member, merged afterwards
-    int most_parts = 1;
+    int parts = 1; // of every token's banks
     struct Wanted {
         int token, request, local;
     };
@@ -113,8 +113,7 @@ struct Decoder::Pass {
     void gate_up(int member, const Layer &layer, const Activations &act, int count);
     void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
-    void attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after);
-    void clear_part(int part, const Item &item);
+    void attend_item(const Item &item, float *space, int layer, const uint8_t *after);
     const uint8_t *keys_of(const Item &item, int bank, int layer) const;
     void gather(int token, float *out);
     void finish(int member);

@@ -10,23 +10,18 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 void Decoder::Pass::plan_attention() {
     items.clear();
-    parts_of.assign(static_cast<size_t>(tokens), 1);
-    most_parts = 1;
     const int at_once = std::max(1, kRowBlock / group);
-    int whole = 0; // items, were none shared out
+    int whole = 0; // items, were none cut
     for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
-    // With few items their banks are shared out, so that all members have work to the end.
-    const bool share = team.size() > 1 && whole < kItemsPerMember * team.size();
-    if (share) most_parts = team.size();
+    // With few items the banks of each are shared out, so that all members have work to the end.
+    parts = team.size() > 1 && whole < kItemsPerMember * team.size() ? kPartsPerMember * team.size() : 1;
     for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
         const Request &request = requests[static_cast<size_t>(r)];
         const int banks = request.cache->anchor_banks() + request.cache->window_banks();
-        for (int begin = 0; begin < request.count; begin += at_once) {
-            const int end = std::min(request.count, begin + at_once);
-            for (int i = begin; i < end; ++i) parts_of[static_cast<size_t>(begin_of[static_cast<size_t>(r)] + i)] = most_parts;
-            for (int b = 0; b < (share ? banks : 1); ++b) // in the order in which banks lie in memory
-                for (int h = 0; h < shape.kv_heads; ++h) items.push_back({r, h, begin, end, b, share ? b + 1 : banks, !share});
-        }
+        for (int begin = 0; begin < request.count; begin += at_once)
+            for (int p = 0; p < parts; ++p) // in the order in which banks lie in memory
+                for (int h = 0; h < shape.kv_heads; ++h)
+                    items.push_back({r, h, begin, std::min(request.count, begin + at_once), banks * p / parts, banks * (p + 1) / parts, p});
     }
 }
 
@@ -80,15 +75,17 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
     for (int piece; (piece = team.claim(member, blocks * shape.kv_heads)) >= 0;)
         for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
             one(t, piece % shape.kv_heads);
-    const int mine = team.begin(member, static_cast<int>(items.size())); // what this member will attend to first
-    if (most_parts > 1 && mine < static_cast<int>(items.size())) {
-        const uint8_t *keys = keys_of(items[static_cast<size_t>(mine)], items[static_cast<size_t>(mine)].bank_begin, layer);
-        for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
+    if (parts > 1) { // what this member will attend to first
+        const Item &mine = items[static_cast<size_t>(team.begin(member, static_cast<int>(items.size())))];
+        if (const uint8_t *keys = keys_of(mine, mine.bank_begin, layer))
+            for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
     }
     team.barrier();
 }
 
+// Where a bank's keys begin, or null past the item's last bank.
 const uint8_t *Decoder::Pass::keys_of(const Item &item, int bank, int layer) const {
+    if (bank >= item.bank_end) return nullptr;
     const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
     return cache.bank(bank) + cache.part(layer, item.kv_head);
 }
@@ -96,36 +93,24 @@ const uint8_t *Decoder::Pass::keys_of(const Item &item, int bank, int layer) con
 void Decoder::Pass::attend(int member, int layer) {
     float *space = scratch[static_cast<size_t>(member)].get();
     const int count = static_cast<int>(items.size()), own_end = team.begin(member + 1, count);
-    if (most_parts > 1) // one bank an item: the first of each block of tokens and kv head stands for all
-        for (const Item &item : items)
-            if (item.bank_begin == 0) clear_part(member, item);
     for (int i; (i = team.claim(member, count)) >= 0;) {
-        const Item &item = items[static_cast<size_t>(i)];
-        const uint8_t *after = nullptr;
-        if (i + 1 < own_end) after = keys_of(items[static_cast<size_t>(i + 1)], items[static_cast<size_t>(i + 1)].bank_begin, layer);
-        if (item.whole) clear_part(0, item);
-        attend_item(item, item.whole ? 0 : member, space, layer, after);
+        const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
+        attend_item(items[static_cast<size_t>(i)], space, layer, next ? keys_of(*next, next->bank_begin, layer) : nullptr);
     }
     team.barrier();
 }
 
-// A running softmax over nothing.
-void Decoder::Pass::clear_part(int part, const Item &item) {
-    const size_t at = part_at(begin_of[static_cast<size_t>(item.request)] + item.begin, item.kv_head, part);
-    const auto n = static_cast<size_t>((item.end - item.begin) * group), dim = static_cast<size_t>(shape.head_size);
-    std::fill_n(part_out.get() + at * dim, n * dim, 0.0f);
-    std::fill_n(part_largest.get() + at, n, kNothing);
-    std::fill_n(part_total.get() + at, n, 0.0f);
-}
-
-// Adds an item's banks to a part. `after` is what this member will read next, to be fetched ahead.
-void Decoder::Pass::attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after) {
+// A running softmax over an item's banks. `after` is what this member will read next, to be fetched ahead.
+void Decoder::Pass::attend_item(const Item &item, float *space, int layer, const uint8_t *after) {
     const Request &request = requests[static_cast<size_t>(item.request)];
     const Cache &cache = *request.cache;
     const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
     const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
-    const size_t at = part_at(first_token, item.kv_head, part);
+    const size_t at = part_at(first_token, item.kv_head, item.part);
     float *out = part_out.get() + at * static_cast<size_t>(dim);
+    std::fill_n(out, rows * dim, 0.0f);
+    std::fill_n(part_largest.get() + at, rows, kNothing);
+    std::fill_n(part_total.get() + at, rows, 0.0f);
     auto *low = reinterpret_cast<int *>(space), *high = low + rows;
     float *rest = space + 2 * rows;
     rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
@@ -179,7 +164,7 @@ void Decoder::Pass::attend_item(const Item &item, int part, float *space, int la
 
 // One token's attention output: its parts joined as one softmax.
 void Decoder::Pass::gather(int token, float *out) {
-    const int dim = shape.head_size, parts = parts_of[static_cast<size_t>(token)];
+    const int dim = shape.head_size;
     for (int head = 0; head < shape.heads; ++head, out += dim) {
         auto row = [&](int part) { return part_at(token, head / group, part) + static_cast<size_t>(head % group); };
         float most = kNothing, total = 0;

@@ -30,7 +30,7 @@ class Limits:
     ignore_end: bool = False
 
     @classmethod
-    def make(cls, max_tokens: int | None, stop: str | Sequence[str], ignore_end: bool = False) -> Limits:
+    def make(cls, max_tokens: int | None, stop: str | Sequence[str] = (), ignore_end: bool = False) -> Limits:
         """Checked; `max_tokens` -1 means no limit, and `stop` may be one text.
 
         Raises:

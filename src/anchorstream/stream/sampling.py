@@ -105,7 +105,7 @@ class Sampler:
         threshold = 0.01
         while True:
             threshold = threshold if threshold > 1e-12 else -1.0
-            if config.min_p and (threshold <= config.min_p or threshold < 0):
+            if config.min_p and not top_k and (threshold <= config.min_p or threshold < 0):
                 threshold = min(config.min_p, 1.0) * (1 - 1e-6)  # nothing below can be chosen
                 final = True
             else:
