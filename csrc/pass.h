@@ -60,7 +60,6 @@ struct Decoder::Item {
     int request, kv_head;
     int begin, end; // tokens within the request
     int bank_begin, bank_end;
-    int part; // of these tokens' banks; parts are merged afterwards
 };
 
 // Everything one pass needs, so that the stages share it by reference.
@@ -77,7 +76,8 @@ struct Decoder::Pass {
     std::vector<int> begin_of;             // of each request: its first token in the pass
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
-    int parts = 1; // of every token's banks
+    std::vector<int> runs; // bounds, within items, of what a member takes at a time
+    int parts = 1; // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
     struct Wanted {
         int token, request, local;
     };
@@ -113,7 +113,8 @@ struct Decoder::Pass {
     void gate_up(int member, const Layer &layer, const Activations &act, int count);
     void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
-    void attend_item(const Item &item, float *space, int layer, const uint8_t *after);
+    void attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after);
+    void clear_rows(size_t first, int count);
     const uint8_t *keys_of(const Item &item, int bank, int layer) const;
     void gather(int token, float *out);
     void finish(int member);

@@ -10,19 +10,23 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 void Decoder::Pass::plan_attention() {
     items.clear();
+    runs.clear();
     const int at_once = std::max(1, kRowBlock / group);
     int whole = 0; // items, were none cut
     for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
     // With few items the banks of each are shared out, so that all members have work to the end.
-    parts = team.size() > 1 && whole < kItemsPerMember * team.size() ? kPartsPerMember * team.size() : 1;
+    const bool share = team.size() > 1 && whole < kItemsPerMember * team.size();
     for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
         const Request &request = requests[static_cast<size_t>(r)];
-        const int banks = request.cache->anchor_banks() + request.cache->window_banks();
+        const int banks = request.cache->anchor_banks() + request.cache->window_banks(), step = share ? 1 : banks;
         for (int begin = 0; begin < request.count; begin += at_once)
-            for (int p = 0; p < parts; ++p) // in the order in which banks lie in memory
-                for (int h = 0; h < shape.kv_heads; ++h)
-                    items.push_back({r, h, begin, std::min(request.count, begin + at_once), banks * p / parts, banks * (p + 1) / parts, p});
+            for (int b = 0; b < banks; b += step) // in the order in which banks lie in memory
+                for (int h = 0; h < shape.kv_heads; ++h) items.push_back({r, h, begin, std::min(request.count, begin + at_once), b, b + step});
     }
+    const auto count = static_cast<int>(items.size());
+    parts = share ? std::min(count, kPartsPerMember * team.size()) : 1;
+    const int pieces = share ? parts : count;
+    for (int i = 0; i <= pieces; ++i) runs.push_back(static_cast<int>(static_cast<int64_t>(count) * i / pieces));
 }
 
 // Rotates queries twice (at the index for the window, at the slot for the anchors) and keys once, and writes keys and
@@ -76,41 +80,50 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
         for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
             one(t, piece % shape.kv_heads);
     if (parts > 1) { // what this member will attend to first
-        const Item &mine = items[static_cast<size_t>(team.begin(member, static_cast<int>(items.size())))];
-        if (const uint8_t *keys = keys_of(mine, mine.bank_begin, layer))
-            for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
+        const Item &mine = items[static_cast<size_t>(runs[static_cast<size_t>(team.begin(member, parts))])];
+        const uint8_t *keys = keys_of(mine, mine.bank_begin, layer);
+        for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
     }
     team.barrier();
 }
 
-// Where a bank's keys begin, or null past the item's last bank.
 const uint8_t *Decoder::Pass::keys_of(const Item &item, int bank, int layer) const {
-    if (bank >= item.bank_end) return nullptr;
     const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
     return cache.bank(bank) + cache.part(layer, item.kv_head);
 }
 
+// Running softmaxes over nothing.
+void Decoder::Pass::clear_rows(size_t first, int count) {
+    const auto dim = static_cast<size_t>(shape.head_size);
+    std::fill_n(part_out.get() + first * dim, static_cast<size_t>(count) * dim, 0.0f);
+    std::fill_n(part_largest.get() + first, count, kNothing);
+    std::fill_n(part_total.get() + first, count, 0.0f);
+}
+
 void Decoder::Pass::attend(int member, int layer) {
     float *space = scratch[static_cast<size_t>(member)].get();
-    const int count = static_cast<int>(items.size()), own_end = team.begin(member + 1, count);
-    for (int i; (i = team.claim(member, count)) >= 0;) {
-        const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
-        attend_item(items[static_cast<size_t>(i)], space, layer, next ? keys_of(*next, next->bank_begin, layer) : nullptr);
+    const int pieces = static_cast<int>(runs.size()) - 1, own_end = runs[static_cast<size_t>(team.begin(member + 1, pieces))];
+    for (int run; (run = team.claim(member, pieces)) >= 0;) {
+        const int part = parts > 1 ? run : 0;
+        if (parts > 1) clear_rows(part_at(0, 0, part), tokens * shape.heads);
+        for (int i = runs[static_cast<size_t>(run)]; i < runs[static_cast<size_t>(run) + 1]; ++i) {
+            const Item &item = items[static_cast<size_t>(i)];
+            const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
+            attend_item(item, part, space, layer, next ? keys_of(*next, next->bank_begin, layer) : nullptr);
+        }
     }
     team.barrier();
 }
 
-// A running softmax over an item's banks. `after` is what this member will read next, to be fetched ahead.
-void Decoder::Pass::attend_item(const Item &item, float *space, int layer, const uint8_t *after) {
+// Adds an item's banks to a part. `after` is what this member will read next, to be fetched ahead.
+void Decoder::Pass::attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after) {
     const Request &request = requests[static_cast<size_t>(item.request)];
     const Cache &cache = *request.cache;
     const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
     const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
-    const size_t at = part_at(first_token, item.kv_head, item.part);
+    const size_t at = part_at(first_token, item.kv_head, part);
     float *out = part_out.get() + at * static_cast<size_t>(dim);
-    std::fill_n(out, rows * dim, 0.0f);
-    std::fill_n(part_largest.get() + at, rows, kNothing);
-    std::fill_n(part_total.get() + at, rows, 0.0f);
+    if (parts == 1) clear_rows(at, rows);
     auto *low = reinterpret_cast<int *>(space), *high = low + rows;
     float *rest = space + 2 * rows;
     rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
