@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_model import TinyModel
 
 import anchorstream
 from anchorstream.formats import hub
+from helpers.tiny_model import TinyModel
 
 BOOK = Path(__file__).resolve().parent.parent.parent / "shared" / "texts" / "mobydick.txt"
 

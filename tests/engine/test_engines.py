@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import oracle
-from helpers.tiny_model import TinyModel
 
 import anchorstream
 from anchorstream.cache.retention import make_retention
@@ -19,6 +18,8 @@ from anchorstream.engine.reference import ReferenceEngine
 from anchorstream.engine.swift import SwiftEngine
 from anchorstream.errors import InputError, UnsupportedModelError
 from anchorstream.formats.gguf import open_gguf
+from helpers import oracle
+from helpers.tiny_model import TinyModel
 
 Tiny = Callable[[TinyModel], Path]
 CACHE, SINKS, LENGTH = 12, 3, 40
@@ -130,9 +131,7 @@ def test_streams_in_one_pass_do_not_touch_each_other(tiny: Tiny) -> None:
     def run(together: bool) -> list[np.ndarray]:
         caches, last = [engine.new_cache() for _ in ids], [np.empty(0)] * 3
         for begin, end in ((0, 33), (33, 34), (34, 60)):
-            segments = [
-                Segment(caches[i], ids[i][begin:end], retentions[i].plan(begin, end - begin)) for i in range(3)
-            ]
+            segments = [Segment(caches[i], ids[i][begin:end], retentions[i].plan(begin, end - begin)) for i in range(3)]
             if together:
                 outputs = engine.forward(segments)
             else:
@@ -163,7 +162,7 @@ def test_the_kernel_obeys_bands_and_biases(tiny: Tiny) -> None:
         engine = make(open_gguf(tiny(model)))
         for cuts in ([0, 40], [0, 1, 2, 17, 30, 40], list(range(41))):
             cache = engine.new_cache()
-            for begin, end in zip(cuts, cuts[1:], strict=False):
+            for begin, end in itertools.pairwise(cuts):
                 plan = retention.plan(begin, end - begin).with_bands(bands[begin:end])
                 first = max(int(plan.first_cached[0]), anchors)
                 slots = np.concatenate([by_index[: min(end, anchors)], by_index[first:end]])
@@ -231,7 +230,9 @@ def test_nll_is_what_the_logits_say(tiny: Tiny) -> None:
         assert np.isnan(output.nll[-1])
 
 
-@pytest.mark.parametrize("missing", ["blk.1.ffn_up.weight", "token_embd.weight", "output_norm.weight", "blk.0.attn_norm.weight"])
+@pytest.mark.parametrize(
+    "missing", ["blk.1.ffn_up.weight", "token_embd.weight", "output_norm.weight", "blk.0.attn_norm.weight"]
+)
 def test_a_missing_tensor_is_named(tiny: Tiny, missing: str) -> None:
     file = open_gguf(tiny(TinyModel()))
     tensors = {name: tensor for name, tensor in file.tensors.items() if name != missing}

@@ -9,13 +9,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from helpers.tiny_model import TinyModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anchorstream
 from anchorstream.errors import AnchorstreamError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from anchorstream.formats.gguf import open_gguf
+from helpers.tiny_model import TinyModel
 
 Tiny = Callable[[TinyModel], Path]
 
@@ -40,7 +40,13 @@ def test_reads_what_the_gguf_package_reads(tiny: Tiny) -> None:
 def test_the_default_model(default_model_path: Path) -> None:
     file = open_gguf(default_model_path)
     spec = file.spec
-    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_size, spec.vocab_size) == (30, 9, 3, 64, 49152)
+    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_size, spec.vocab_size) == (
+        30,
+        9,
+        3,
+        64,
+        49152,
+    )
     assert (spec.rope.base, spec.trained_context, spec.tied_head) == (100000.0, 8192, True)
     assert file.quantization == "Q4_1"
 
@@ -108,9 +114,16 @@ def header(*keys: bytes, tensors: int = 0, version: int = 3, num_keys: int | Non
     return b"GGUF" + struct.pack("<IQQ", version, tensors, len(keys) if num_keys is None else num_keys) + b"".join(keys)
 
 
-def tensor(name: str = "a", shape: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, dimensions: int | None = None) -> bytes:
+def tensor(
+    name: str = "a", shape: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, dimensions: int | None = None
+) -> bytes:
     count = len(shape) if dimensions is None else dimensions
-    return text(name) + struct.pack("<I", count) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", kind, offset)
+    return (
+        text(name)
+        + struct.pack("<I", count)
+        + struct.pack(f"<{len(shape)}Q", *shape)
+        + struct.pack("<IQ", kind, offset)
+    )
 
 
 ARCH = key("general.architecture", 8, text("llama"))
@@ -129,7 +142,10 @@ BAD = {
     "array of arrays": (header(key("a", 9, struct.pack("<IQ", 9, 1) + bytes(16))), "array of type 9"),
     "endless array": (header(key("a", 9, struct.pack("<IQ", 8, 1 << 50))), "strings"),
     "endless numbers": (header(key("a", 9, struct.pack("<IQ", 12, 1 << 61))), "numbers"),
-    "string of an array past the end": (header(key("a", 9, struct.pack("<IQQ", 8, 1, 1 << 63))), "past the end|strings"),
+    "string of an array past the end": (
+        header(key("a", 9, struct.pack("<IQQ", 8, 1, 1 << 63))),
+        "past the end|strings",
+    ),
     "alignment 0": (header(key("general.alignment", 4, struct.pack("<I", 0))), "alignment"),
     "alignment 12": (header(key("general.alignment", 4, struct.pack("<I", 12))), "alignment"),
     "alignment text": (header(key("general.alignment", 8, text("x"))), "alignment"),
@@ -203,7 +219,9 @@ def test_damaged_anywhere(sound: bytes, data: st.DataObject, tmp_path: Path) -> 
     end = sound.index(b"blk.0.ffn_down.weight") + 200  # metadata and most of the tensor table
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, end - 8))
-        value = data.draw(st.sampled_from([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]) | st.integers(0, 255))
+        value = data.draw(
+            st.sampled_from([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]) | st.integers(0, 255)
+        )
         width = data.draw(st.sampled_from([1, 4, 8]))
         damaged[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
     opens_or_refuses(bytes(damaged), tmp_path / "damaged.gguf")

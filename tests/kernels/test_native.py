@@ -13,7 +13,19 @@ from anchorstream.kernels import native, reference
 
 core = native.core
 ISAS = native.instruction_sets()
-TYPES = {"F32": 1, "F16": 1, "BF16": 1, "Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+TYPES = {
+    "F32": 1,
+    "F16": 1,
+    "BF16": 1,
+    "Q4_0": 32,
+    "Q4_1": 32,
+    "Q5_0": 32,
+    "Q5_1": 32,
+    "Q8_0": 32,
+    "Q4_K": 256,
+    "Q5_K": 256,
+    "Q6_K": 256,
+}
 K_BYTES = {"Q4_K": (144, 2), "Q5_K": (176, 2), "Q6_K": (210, 1)}
 
 

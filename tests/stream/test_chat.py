@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_model import TinyModel
 
 import anchorstream
 from anchorstream.errors import ConfigError, InputError, TemplateError
+from helpers.tiny_model import TinyModel
 
 SYSTEM = "You are a patient teacher."
 

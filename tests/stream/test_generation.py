@@ -60,7 +60,7 @@ def test_the_end_token_is_remembered_and_can_be_ignored(tiny_llm: anchorstream.L
     _, generation, _ = reply(tiny_llm.tokenizer, [50], max_tokens=None)
     assert generation.end_token in tiny_llm.tokenizer.end_ids
     assert generation.count == 1
-    shown, generation, _ = reply(tiny_llm.tokenizer, [2, 50], max_tokens=2, ignore_end=True)
+    _shown, generation, _ = reply(tiny_llm.tokenizer, [2, 50], max_tokens=2, ignore_end=True)
     assert generation.count == 2
 
 

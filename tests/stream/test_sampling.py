@@ -55,7 +55,10 @@ def test_only_and_all_that_may_be_chosen(
 
 def test_frequencies_are_the_probabilities() -> None:
     logits = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
-    for config in (SamplingConfig(temperature=1.0, top_p=1.0, seed=1), SamplingConfig(temperature=1.0, top_p=0.8, seed=1)):
+    for config in (
+        SamplingConfig(temperature=1.0, top_p=1.0, seed=1),
+        SamplingConfig(temperature=1.0, top_p=0.8, seed=1),
+    ):
         sampler = Sampler(config, 4)
         counts = np.bincount([sampler.choose(logits, NOTHING) for _ in range(20000)], minlength=4) / 20000
         assert np.abs(counts - plain(logits, config)).max() < 0.015

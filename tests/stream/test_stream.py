@@ -136,7 +136,9 @@ def test_breaking_off_loses_nothing(tiny_llm: anchorstream.LLM) -> None:
     assert stream.length == length + 5
 
 
-def test_a_keyboard_interrupt_after_a_pass_is_made_good(tiny_llm: anchorstream.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyboard_interrupt_after_a_pass_is_made_good(
+    tiny_llm: anchorstream.LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream, witness = tiny_llm.stream(cache_size=30), tiny_llm.stream(cache_size=30)
     for each in (stream, witness):
         each.feed(IDS[:50])
@@ -160,15 +162,15 @@ def test_progress_can_stop_a_long_feed(tiny_llm: anchorstream.LLM) -> None:
     stream = tiny_llm.stream(cache_size=30)
     seen = []
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def progress(done: int, total: int) -> None:
         seen.append((done, total))
         if done >= 600:
-            raise Enough
+            raise EnoughError
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         stream.feed(IDS, progress=progress)
     assert stream.length == seen[-1][0]
     assert all(total == len(IDS) for _, total in seen)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from helpers.tiny_model import CHATML
 
 import anchorstream
 from anchorstream.errors import TemplateError
 from anchorstream.text.chat_template import ChatTemplate
 from anchorstream.text.turns import TurnTexts, tokenize_turn
+from helpers.tiny_model import CHATML
 
 LLAMA2 = (
     "{% if messages[0]['role'] == 'system' %}{% set system = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' %}"

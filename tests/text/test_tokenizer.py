@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.tiny_model import SPECIALS, byte_alphabet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ import anchorstream
 from anchorstream.errors import InputError, UnsupportedModelError
 from anchorstream.formats.weights import Vocabulary
 from anchorstream.text.tokenizer import IncrementalText, TextTokenizer
+from helpers.tiny_model import SPECIALS, byte_alphabet
 
 # Ids that transformers gives for the default model's file (tests/text/test_against_transformers.py checks more).
 KNOWN = {

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from anchorstream.cli.console import PromptProgress, Stopped, interruptible
 from anchorstream.cli.text_input import decode
 from anchorstream.config import SamplingConfig, make
-from anchorstream.errors import AnchorstreamError, ConfigError
+from anchorstream.errors import AnchorstreamError, ConfigError, InputError
 from anchorstream.stream.generation import Limits
 
 _FENCE = '"""'
@@ -178,12 +178,17 @@ def _lines(source: TextIO, terminal: bool) -> Iterator[str]:
             raw = source.buffer.readline() if hasattr(source, "buffer") else source.readline().encode()
             if not raw:
                 return
-            yield decode(raw, "a line of standard input").rstrip("\r\n")
+            try:
+                yield decode(raw, "a line of standard input").rstrip("\r\n")
+            except InputError as error:
+                print(f"anchorstream: {error}; the line is left out", file=sys.stderr)
             continue
         try:
             yield input(">>> ")
         except EOFError:
             print()
             return
+        except UnicodeDecodeError:
+            print("anchorstream: that was not UTF-8 text; the line is left out", file=sys.stderr)
         except KeyboardInterrupt:
             print("\n/bye or Ctrl-D leaves.")
