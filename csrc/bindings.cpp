@@ -41,8 +41,7 @@ class Model {
   public:
     Model(Shape shape, const std::string &isa, int threads) : decoder_(checked(std::move(shape)), choose_kernels(isa), threads) {
         const Shape &s = decoder_.shape();
-        for (int bytes : {2, 4})
-            pools_.push_back(std::make_shared<BankPool>(BankShape{s.layers, s.kv_heads, s.head_size, bytes}));
+        for (int bytes : {2, 4}) pools_.push_back(std::make_shared<BankPool>(BankShape{s.layers, s.kv_heads, s.head_size, bytes}));
     }
 
     static Shape checked(Shape s) {
@@ -81,11 +80,12 @@ class Model {
         const Weights &w = decoder_.weights;
         auto fits = [](const Linear &linear, int rows, int columns, const std::string &name) {
             require(linear.columns() == columns && linear.rows() == static_cast<int>(round_up(static_cast<size_t>(rows), kPanelRows)),
-                    name + " must be " + std::to_string(rows) + " x " + std::to_string(columns) + ", not " +
-                        std::to_string(linear.rows()) + " x " + std::to_string(linear.columns()));
+                    name + " must be " + std::to_string(rows) + " x " + std::to_string(columns) + ", not " + std::to_string(linear.rows()) +
+                        " x " + std::to_string(linear.columns()));
         };
         auto sized = [](const std::vector<float> &v, int n, const std::string &name) {
-            require(v.size() == static_cast<size_t>(n), name + " must have " + std::to_string(n) + " elements, not " + std::to_string(v.size()));
+            require(v.size() == static_cast<size_t>(n),
+                    name + " must have " + std::to_string(n) + " elements, not " + std::to_string(v.size()));
         };
         fits(w.embedding, s.vocab, s.hidden, "embedding");
         if (w.head.rows()) fits(w.head, s.vocab, s.hidden, "head");
@@ -138,7 +138,8 @@ class Model {
                 const auto bias = nb::cast<In<float, 1>>(t[8]);
                 const int64_t end = r.cache->length() + r.count;
                 const int64_t keys = std::min(end, r.num_anchors) + std::max<int64_t>(0, end - r.bias_first);
-                require(static_cast<int64_t>(bias.size()) == keys && r.bias_first >= r.num_anchors, "the bias must have one entry per cached token");
+                require(static_cast<int64_t>(bias.size()) == keys && r.bias_first >= r.num_anchors,
+                        "the bias must have one entry per cached token");
                 r.bias = bias.data();
             }
             const size_t vocab = static_cast<size_t>(decoder_.shape().vocab);
@@ -199,7 +200,8 @@ class Model {
 // ---- single kernels, for tests -----------------------------------------------------------------------------------
 
 Activations activations(const float *x, int n, int columns, std::vector<uint8_t> &space) {
-    const size_t cells = static_cast<size_t>(n) * static_cast<size_t>(columns), blocks = static_cast<size_t>(n) * static_cast<size_t>(columns / kBlock + 1);
+    const size_t cells = static_cast<size_t>(n) * static_cast<size_t>(columns),
+                 blocks = static_cast<size_t>(n) * static_cast<size_t>(columns / kBlock + 1);
     space.resize(cells * 5 + blocks * 20 + 64);
     Activations act;
     act.values = reinterpret_cast<float *>(space.data());
@@ -249,17 +251,15 @@ Made test_dequantise(const std::string &type, In<uint8_t, 1> weights, int rows, 
     Linear linear;
     if (packed) linear.append(parsed, weights.data(), rows, columns, nullptr, false, team, arena);
     for (int r = 0; r < rows; ++r) {
-        if (packed)
-            linear.unpack_row(r, data + r * columns);
-        else
-            dequantise_row(parsed, weights.data() + row_bytes(parsed, columns) * static_cast<size_t>(r), columns, data + r * columns);
+        if (packed) linear.unpack_row(r, data + r * columns);
+        else dequantise_row(parsed, weights.data() + row_bytes(parsed, columns) * static_cast<size_t>(r), columns, data + r * columns);
     }
     return out;
 }
 
 // Softmax attention of rows over keys low[r] <= k < high[r], bank by bank.
-Made test_attend(const std::string &isa, In<float, 2> q, In<float, 2> keys, In<float, 2> values, In<int32_t, 1> low,
-                 In<int32_t, 1> high, std::optional<In<float, 1>> bias, bool half) {
+Made test_attend(const std::string &isa, In<float, 2> q, In<float, 2> keys, In<float, 2> values, In<int32_t, 1> low, In<int32_t, 1> high,
+                 std::optional<In<float, 1>> bias, bool half) {
     const Kernels &kernels = choose_kernels(isa);
     const int rows = static_cast<int>(q.shape(0)), dim = static_cast<int>(q.shape(1)), count = static_cast<int>(keys.shape(0));
     require(dim % 16 == 0 && static_cast<int>(keys.shape(1)) == dim && static_cast<int>(values.shape(1)) == dim &&
@@ -300,8 +300,8 @@ Made test_attend(const std::string &isa, In<float, 2> q, In<float, 2> keys, In<f
         }
         if (bias)
             for (int i = 0; i < kBankTokens; ++i) padded[static_cast<size_t>(i)] = start + i < count ? bias->data()[start + i] : 0.0f;
-        const Attend call{q.data(), k.data(), v.data(), nullptr, l.data(), h.data(), bias ? padded.data() : nullptr, largest.data(),
-                          total.data(), data, scratch.data(), rows, dim};
+        const Attend call{q.data(),       k.data(),     v.data(), nullptr,        l.data(), h.data(), bias ? padded.data() : nullptr,
+                          largest.data(), total.data(), data,     scratch.data(), rows,     dim};
         (half ? kernels.attend_f16 : kernels.attend_f32)(call);
     }
     for (int r = 0; r < rows; ++r)
@@ -398,14 +398,15 @@ NB_MODULE(_core, m) {
                In<double, 1> inverse_frequencies, double rope_magnitude, const std::string &isa, int threads) {
                 require(threads > 0 && threads <= 1024, "threads must be from 1 to 1024");
                 std::vector<double> frequencies(inverse_frequencies.data(), inverse_frequencies.data() + inverse_frequencies.size());
-                new (self) Model(Shape{layers, hidden, heads, kv_heads, head_size, ffn, vocab, norm_epsilon, std::move(frequencies), rope_magnitude},
-                                 isa, threads);
+                new (self) Model(
+                    Shape{layers, hidden, heads, kv_heads, head_size, ffn, vocab, norm_epsilon, std::move(frequencies), rope_magnitude},
+                    isa, threads);
             },
             nb::kw_only(), nb::arg("layers"), nb::arg("hidden"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_size"),
             nb::arg("ffn"), nb::arg("vocab"), nb::arg("norm_epsilon"), nb::arg("inverse_frequencies"), nb::arg("rope_magnitude"),
             nb::arg("isa"), nb::arg("threads"))
-        .def("add_matrix", &Model::add_matrix, nb::arg("role"), nb::arg("layer"), nb::arg("type"), nb::arg("rows"),
-             nb::arg("columns"), nb::arg("data"), nb::arg("order").none(), nb::arg("as_f32"))
+        .def("add_matrix", &Model::add_matrix, nb::arg("role"), nb::arg("layer"), nb::arg("type"), nb::arg("rows"), nb::arg("columns"),
+             nb::arg("data"), nb::arg("order").none(), nb::arg("as_f32"))
         .def("add_vector", &Model::add_vector, nb::arg("role"), nb::arg("layer"), nb::arg("data"))
         .def("seal", &Model::seal)
         .def("new_cache", &Model::new_cache, nb::keep_alive<0, 1>(), nb::arg("element_bytes"))

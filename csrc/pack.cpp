@@ -42,11 +42,11 @@ uint32_t load32(const uint8_t *p) {
 
 // 32 consecutive weights of a row, as the format stores them. A weight is scale * q + minimum, q = stored - offset.
 struct Decoded {
-    uint8_t q[kBlock]; // nibbles: 0..15; bytes: q + 128
-    uint16_t scale = 0, minimum = 0;           // f16, simple types
-    uint16_t d = 0, dmin = 0;                  // f16, k types
-    uint8_t s = 0, m = 0;                      // 6 bits, q4_k and q5_k
-    int8_t s16[2] = {0, 0};                    // q6_k
+    uint8_t q[kBlock];               // nibbles: 0..15; bytes: q + 128
+    uint16_t scale = 0, minimum = 0; // f16, simple types
+    uint16_t d = 0, dmin = 0;        // f16, k types
+    uint8_t s = 0, m = 0;            // 6 bits, q4_k and q5_k
+    int8_t s16[2] = {0, 0};          // q6_k
 };
 
 void k_scales(const uint8_t *packed, int j, Decoded &out) { // eight pairs of 6 bits in 12 bytes
@@ -116,12 +116,9 @@ void to_floats(Kind kind, const Decoded &block, float *out) {
     const int offset = kind == Kind::nibble_half ? 8 : nibbles(kind) ? 0 : 128;
     for (int i = 0; i < kBlock; ++i) {
         const float q = static_cast<float>(block.q[i] - offset);
-        if (k16)
-            out[i] = half_to_float(block.d) * static_cast<float>(block.s16[i / 16]) * q;
-        else if (k)
-            out[i] = half_to_float(block.d) * block.s * q - half_to_float(block.dmin) * block.m;
-        else
-            out[i] = half_to_float(block.scale) * q + (with_minimum ? half_to_float(block.minimum) : 0.0f);
+        if (k16) out[i] = half_to_float(block.d) * static_cast<float>(block.s16[i / 16]) * q;
+        else if (k) out[i] = half_to_float(block.d) * block.s * q - half_to_float(block.dmin) * block.m;
+        else out[i] = half_to_float(block.scale) * q + (with_minimum ? half_to_float(block.minimum) : 0.0f);
     }
 }
 
@@ -228,8 +225,7 @@ Kind packed_kind(Type type, bool as_f32) {
     return as_f32 && !is_float(kind) ? Kind::f32 : kind;
 }
 
-void Linear::append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team,
-                    Arena &arena) {
+void Linear::append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team, Arena &arena) {
     const size_t stride = row_bytes(type, columns);
     if (columns_ && columns != columns_) throw std::invalid_argument("segments of one matrix differ in columns");
     const Kind kind = packed_kind(type, as_f32);
@@ -249,10 +245,8 @@ void Linear::append(Type type, const uint8_t *data, int rows, int columns, const
                     from[r] = row < rows ? data + stride * static_cast<size_t>(order ? order[row] : row) : nullptr;
                 }
                 uint8_t *out = packed + panel_bytes * static_cast<size_t>(p);
-                if (is_float(kind))
-                    pack_floats(type, kind, from, columns, out, buffers[static_cast<size_t>(member)]);
-                else
-                    with_type(type, [&]<Type T>() { pack_panel<T>(from, columns, out); });
+                if (is_float(kind)) pack_floats(type, kind, from, columns, out, buffers[static_cast<size_t>(member)]);
+                else with_type(type, [&]<Type T>() { pack_panel<T>(from, columns, out); });
             }
     });
     segments_.push_back({kind, rows, rows_ / kPanelRows, panel_bytes, packed});
@@ -282,10 +276,8 @@ void Linear::unpack_row(int row, float *out) const {
     if (is_float(panel.kind)) {
         for (int k = 0; k < columns_; ++k) {
             const size_t at = static_cast<size_t>(k) * kPanelRows + static_cast<size_t>(r);
-            if (panel.kind == Kind::f32)
-                std::memcpy(out + k, p + 4 * at, 4);
-            else
-                out[k] = panel.kind == Kind::f16 ? half_to_float(load16(p + 2 * at)) : brain_to_float(load16(p + 2 * at));
+            if (panel.kind == Kind::f32) std::memcpy(out + k, p + 4 * at, 4);
+            else out[k] = panel.kind == Kind::f16 ? half_to_float(load16(p + 2 * at)) : brain_to_float(load16(p + 2 * at));
         }
         return;
     }

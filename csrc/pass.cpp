@@ -47,15 +47,12 @@ void Decoder::Pass::grow() {
     part_total.grow(rows);
     const auto at_once = static_cast<size_t>(rows_at_once());
     for (ActivationBuffer &buffer : own) buffer.grow(kAlone, widest);
-    for (Buffer<float> &buffer : scratch)
-        buffer.grow(at_once * (2 + kBankTokens) + 2 * kBankTokens * dim + 64);
-    if (!wanted.empty())
-        logits.grow(std::min<size_t>(wanted.size(), kLogitRows) * static_cast<size_t>(weights.vocabulary().rows()));
+    for (Buffer<float> &buffer : scratch) buffer.grow(at_once * (2 + kBankTokens) + 2 * kBankTokens * dim + 64);
+    if (!wanted.empty()) logits.grow(std::min<size_t>(wanted.size(), kLogitRows) * static_cast<size_t>(weights.vocabulary().rows()));
 }
 
 // Activations of `count` tokens: fill(token, row) writes each row, which is quantised if the weights want it.
-template <class Fill>
-Activations Decoder::Pass::activate(int member, int count, int columns, bool quantise, Fill fill) {
+template <class Fill> Activations Decoder::Pass::activate(int member, int count, int columns, bool quantise, Fill fill) {
     const bool alone = count <= kAlone;
     const Activations act = (alone ? own[static_cast<size_t>(member)] : shared).of(columns);
     auto one = [&](int t) {
@@ -163,8 +160,7 @@ void Decoder::Pass::finish(int member) {
                 request.nll[want.local] = kernels.log_sum_exp(row, shape.vocab) - row[request.targets[want.local]];
             if (request.logits && request.all_logits)
                 std::memcpy(request.logits + static_cast<size_t>(want.local) * vocab, row, vocab * sizeof(float));
-            else if (request.logits && want.local == request.count - 1)
-                std::memcpy(request.logits, row, vocab * sizeof(float));
+            else if (request.logits && want.local == request.count - 1) std::memcpy(request.logits, row, vocab * sizeof(float));
         }
         team.barrier();
     }

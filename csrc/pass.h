@@ -10,11 +10,11 @@
 
 namespace anchorstream {
 
-constexpr int kAlone = 2;      // up to so many tokens each member prepares activations for itself: cheaper than waiting
-constexpr int kRowBlock = 48;  // query rows (tokens x heads of a group) that attention takes through the banks together
+constexpr int kAlone = 2;          // up to so many tokens each member prepares activations for itself: cheaper than waiting
+constexpr int kRowBlock = 48;      // query rows (tokens x heads of a group) that attention takes through the banks together
 constexpr int kItemsPerMember = 8; // of attention: with fewer, their banks are shared out
 constexpr int kPartsPerMember = 2; // into so many parts, whose bounds are fixed so that results repeat to the bit
-constexpr int kLogitRows = 32; // tokens whose logits are held at once while scoring
+constexpr int kLogitRows = 32;     // tokens whose logits are held at once while scoring
 
 // A buffer that only grows, on 64-byte lines.
 template <class T> class Buffer {
@@ -45,8 +45,7 @@ class ActivationBuffer {
         minus_sum16_.grow(2 * blocks);
     }
     Activations of(int columns) {
-        return {values_.get(),    q_.get(),           scale_.get(), sum_.get(),
-                minus_sum_.get(), minus_sum16_.get(), columns,      columns / kBlock};
+        return {values_.get(), q_.get(), scale_.get(), sum_.get(), minus_sum_.get(), minus_sum16_.get(), columns, columns / kBlock};
     }
 
   private:
@@ -77,7 +76,7 @@ struct Decoder::Pass {
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
     std::vector<int> runs; // bounds, within items, of what a member takes at a time
-    int parts = 1; // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
+    int parts = 1;         // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
     struct Wanted {
         int token, request, local;
     };
@@ -86,13 +85,12 @@ struct Decoder::Pass {
     Buffer<float> x, qkv, gate, up, window_q, anchor_q, cos_index, sin_index, cos_slot, sin_slot, logits;
     Buffer<float> part_out, part_largest, part_total;
     ActivationBuffer shared;
-    std::vector<ActivationBuffer> own;     // per member, for few tokens
-    std::vector<Buffer<float>> scratch;    // per member, for attention
+    std::vector<ActivationBuffer> own;  // per member, for few tokens
+    std::vector<Buffer<float>> scratch; // per member, for attention
 
     explicit Pass(Decoder &d)
-        : decoder(d), shape(d.shape_), kernels(d.kernels_), team(d.team_), weights(d.weights),
-          group(shape.heads / shape.kv_heads), pairs(static_cast<int>(shape.inverse_frequencies.size())),
-          qkv_rows((shape.heads + 2 * shape.kv_heads) * shape.head_size),
+        : decoder(d), shape(d.shape_), kernels(d.kernels_), team(d.team_), weights(d.weights), group(shape.heads / shape.kv_heads),
+          pairs(static_cast<int>(shape.inverse_frequencies.size())), qkv_rows((shape.heads + 2 * shape.kv_heads) * shape.head_size),
           hidden_stride(static_cast<int>(round_up(static_cast<size_t>(shape.hidden), kPanelRows))),
           attention_columns(shape.heads * shape.head_size), own(static_cast<size_t>(team.size())),
           scratch(static_cast<size_t>(team.size())) {}
@@ -106,8 +104,7 @@ struct Decoder::Pass {
 
     // stages
     void embed(int member);
-    template <class Fill>
-    Activations activate(int member, int count, int columns, bool quantise, Fill fill);
+    template <class Fill> Activations activate(int member, int count, int columns, bool quantise, Fill fill);
     void multiply(int member, const Linear &linear, const Activations &act, int count, float *y, int stride, bool add, const Linear *after);
     const uint8_t *first_panel(int member, const Linear *linear) const;
     void gate_up(int member, const Layer &layer, const Activations &act, int count);

@@ -21,7 +21,8 @@ void Decoder::Pass::plan_attention() {
         const int banks = request.cache->anchor_banks() + request.cache->window_banks(), step = share ? 1 : banks;
         for (int begin = 0; begin < request.count; begin += at_once)
             for (int b = 0; b < banks; b += step) // in the order in which banks lie in memory
-                for (int h = 0; h < shape.kv_heads; ++h) items.push_back({r, h, begin, std::min(request.count, begin + at_once), b, b + step});
+                for (int h = 0; h < shape.kv_heads; ++h)
+                    items.push_back({r, h, begin, std::min(request.count, begin + at_once), b, b + step});
     }
     const auto count = static_cast<int>(items.size());
     parts = share ? std::min(count, kPartsPerMember * team.size()) : 1;

@@ -1,7 +1,7 @@
 #include "anchorstream/team.h"
 
-#include <pthread.h>
 #include <csignal>
+#include <pthread.h>
 
 namespace anchorstream {
 namespace {
@@ -17,10 +17,8 @@ inline void pause() {
 // A stage lasts microseconds, so members spin; where threads outnumber processors they must give way in the end.
 template <class Done> void spin_until(Done done) {
     for (int i = 0; !done(); ++i) {
-        if (i < 20000)
-            pause();
-        else
-            std::this_thread::yield();
+        if (i < 20000) pause();
+        else std::this_thread::yield();
     }
 }
 

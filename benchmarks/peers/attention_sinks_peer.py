@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import time
 
-import torch
 from attention_sinks import AutoModelForCausalLM
 from protocol import memory, peak_memory, serve
+
+import torch
 
 
 class AttentionSinks:

@@ -23,8 +23,7 @@ inline void f_store_half(uint16_t *p, F x) {
     _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 inline F f_load_brain(const uint16_t *p) {
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))), 16));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))), 16));
 }
 inline F f_add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F f_sub(F a, F b) { return _mm256_sub_ps(a, b); }

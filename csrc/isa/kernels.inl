@@ -68,7 +68,8 @@ template <class T, int N> void gemm_float_tile(const T *panel, const float *x, i
         }
 }
 
-template <class T> void gemm_float(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *) {
+template <class T>
+void gemm_float(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *) {
     const T *w = reinterpret_cast<const T *>(panel);
     const float *x = act.values;
     auto run = [&]<int N>() {
@@ -94,9 +95,7 @@ struct Scales {
 template <Kind K> constexpr bool has_minimum() {
     return K == Kind::nibble_half_min || K == Kind::nibble_k || K == Kind::byte_half_min || K == Kind::byte_k;
 }
-template <Kind K> constexpr bool is_nibble() {
-    return K == Kind::nibble_half || K == Kind::nibble_half_min || K == Kind::nibble_k;
-}
+template <Kind K> constexpr bool is_nibble() { return K == Kind::nibble_half || K == Kind::nibble_half_min || K == Kind::nibble_k; }
 template <Kind K> constexpr bool is_k() { return K == Kind::nibble_k || K == Kind::byte_k || K == Kind::byte_k16; }
 
 // What must be taken from each stored value, as a shift: the sum of x is multiplied by 2^shift. -1: nothing.
@@ -110,8 +109,7 @@ template <Kind K> inline Scales load_scales(const uint8_t *panel, const PanelLay
     Scales s{f_zero(), f_zero()};
     if constexpr (!is_k<K>()) {
         s.scale = f_load_half(reinterpret_cast<const uint16_t *>(panel + at.scales) + lane);
-        if constexpr (has_minimum<K>())
-            s.minimum = f_load_half(reinterpret_cast<const uint16_t *>(panel + at.minimums) + lane);
+        if constexpr (has_minimum<K>()) s.minimum = f_load_half(reinterpret_cast<const uint16_t *>(panel + at.minimums) + lane);
     } else {
         const int super = b / (kSuperBlock / kBlock) * kPanelRows + v * kLanes;
         const F d = f_load_half(reinterpret_cast<const uint16_t *>(panel + at.super_scales) + super);
@@ -130,8 +128,8 @@ inline F load_scale16(const uint8_t *panel, const PanelLayout &at, int b, int pa
 }
 
 template <Kind K, int N>
-inline void gemm_quantised_tile(const uint8_t *panel, const PanelLayout &at, const Activations &act, int first, float *y,
-                                ptrdiff_t stride, bool add, const uint8_t *ahead) {
+inline void gemm_quantised_tile(const uint8_t *panel, const PanelLayout &at, const Activations &act, int first, float *y, ptrdiff_t stride,
+                                bool add, const uint8_t *ahead) {
     constexpr int shift = offset_shift<K>();
     F acc[N][kPanelVectors];
     for (int t = 0; t < N; ++t)
@@ -213,8 +211,8 @@ void gemm_quantised(const uint8_t *panel, const Activations &act, int n, float *
 // c[r][V vectors] (+)= sum over k of a[r][k] * b[k][V vectors]: scores (lanes are keys, k a dimension) and outputs
 // (lanes are dimensions, k a key) alike.
 template <class T, int R, int V>
-inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                          ptrdiff_t c_stride, bool add, const T *ahead) {
+inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride,
+                          bool add, const T *ahead) {
     F acc[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = add ? f_load(c + r * c_stride + v * kLanes) : f_zero();
@@ -233,8 +231,8 @@ inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
 }
 
 template <class T, int V>
-inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                          ptrdiff_t c_stride, int rows, bool add, const T *ahead) {
+inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride,
+                          int rows, bool add, const T *ahead) {
     int r = 0;
     auto run = [&]<int R>() {
         multiply_tile<T, R, V>(a + r * a_stride, a_stride, b, b_stride, depth, c + r * c_stride, c_stride, add, r ? nullptr : ahead);
@@ -250,8 +248,8 @@ inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
 
 // The same over any number of vectors.
 template <class T>
-inline void multiply(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c,
-                     ptrdiff_t c_stride, int rows, int vectors, bool add, const T *ahead) {
+inline void multiply(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride, int rows,
+                     int vectors, bool add, const T *ahead) {
     int v = 0;
     auto run = [&]<int V>() {
         multiply_rows<T, V>(a, a_stride, b + v * kLanes, b_stride, depth, c + v * kLanes, c_stride, rows, add,
@@ -315,8 +313,8 @@ template <class T> void attend(const Attend &a) {
             for (int i = high; i < to; ++i) row[i] = -INFINITY;
             soften(a, r, row, from, to);
         }
-        multiply(scores + first, kBankTokens, v + static_cast<ptrdiff_t>(first) * a.dim, a.dim, last - first, a.out, a.dim,
-                 a.rows, a.dim / kLanes, true, ahead ? ahead + (kBankTokens + first) * a.dim : nullptr);
+        multiply(scores + first, kBankTokens, v + static_cast<ptrdiff_t>(first) * a.dim, a.dim, last - first, a.out, a.dim, a.rows,
+                 a.dim / kLanes, true, ahead ? ahead + (kBankTokens + first) * a.dim : nullptr);
     };
     if constexpr (sizeof(T) < 4) {
         if (a.rows > 2 * kTileRows) { // enough rows to be worth widening the bank once
@@ -339,8 +337,7 @@ void rms_norm(const float *x, const float *weight, float epsilon, int n, float *
     float sum = f_sum(squares);
     for (; i < n; ++i) sum += x[i] * x[i];
     const float factor = 1.0f / __builtin_sqrtf(sum / static_cast<float>(n) + epsilon);
-    for (i = 0; i + kLanes <= n; i += kLanes)
-        f_store(out + i, f_mul(f_mul(f_load(x + i), f_set(factor)), f_load(weight + i)));
+    for (i = 0; i + kLanes <= n; i += kLanes) f_store(out + i, f_mul(f_mul(f_load(x + i), f_set(factor)), f_load(weight + i)));
     for (; i < n; ++i) out[i] = x[i] * factor * weight[i];
 }
 

@@ -31,9 +31,7 @@ inline F f_min(F a, F b) { return vminq_f32(a, b); }
 inline F f_abs(F a) { return vabsq_f32(a); }
 inline F f_round(F a) { return vrndnq_f32(a); }
 inline F f_pow2(F n) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127)), 23)); }
-inline F f_keep_ge(F x, F least, F value) {
-    return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, least), vreinterpretq_u32_f32(value)));
-}
+inline F f_keep_ge(F x, F least, F value) { return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, least), vreinterpretq_u32_f32(value))); }
 inline float f_sum(F a) { return vaddvq_f32(a); }
 inline float f_max_lanes(F a) { return vmaxvq_f32(a); }
 inline float f_first(F a) { return vgetq_lane_f32(a, 0); }

@@ -51,7 +51,10 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_is_instant() -> None:
     begin = time.perf_counter()
-    code = "import sys; from anchorstream.cli.main import run; run(['--help']); print([m for m in ('numpy', 'tokenizers', 'jinja2') if m in sys.modules])"
+    code = (
+        "import sys; from anchorstream.cli.main import run; run(['--help']); "
+        "print([m for m in ('numpy', 'tokenizers', 'jinja2') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert time.perf_counter() - begin < 5

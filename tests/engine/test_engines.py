@@ -209,8 +209,8 @@ def test_a_bad_plan_is_refused_and_changes_nothing(tiny: Tiny) -> None:
     for tokens, plan in bad:
         with pytest.raises(InputError):
             engine.forward([Segment(cache, tokens, plan)])
+    segment = Segment(cache, ids[20:21], retention.plan(20, 1))
     with pytest.raises(InputError, match="twice"):
-        segment = Segment(cache, ids[20:21], retention.plan(20, 1))
         engine.forward([segment, segment])
     assert cache.length == before.length == 20
     outputs = [engine.forward([Segment(c, ids[20:21], retention.plan(20, 1))])[0].logits for c in (cache, before)]

@@ -162,7 +162,7 @@ def test_two_processes_pull_at_once(cache: Path) -> None:
 def test_names_of_all_kinds(cache: Path, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
-    with pytest.raises(ModelNotFoundError, match="no .gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"no \.gguf"):
         hub.resolve(folder)
     (folder / "a.gguf").write_bytes(b"x")
     assert hub.resolve(folder) == folder / "a.gguf" == hub.resolve(str(folder / "a.gguf"))

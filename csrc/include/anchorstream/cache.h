@@ -44,9 +44,9 @@ class Cache {
     explicit Cache(std::shared_ptr<BankPool> pool) : pool_(std::move(pool)) {}
 
     const BankShape &shape() const { return pool_->shape(); }
-    int64_t length() const { return length_; }        // index of the next token
-    int64_t num_anchors() const { return anchors_; }  // tokens of index below this lie in anchor banks
-    int64_t window_first() const { return first_; }   // index of the first token of the first window bank
+    int64_t length() const { return length_; }       // index of the next token
+    int64_t num_anchors() const { return anchors_; } // tokens of index below this lie in anchor banks
+    int64_t window_first() const { return first_; }  // index of the first token of the first window bank
     int anchor_banks() const { return static_cast<int>(anchor_banks_.size()); }
     int window_banks() const { return static_cast<int>(window_banks_.size()); }
     size_t bytes() const { return shape().bytes() * (anchor_banks_.size() + window_banks_.size()); }
@@ -66,9 +66,7 @@ class Cache {
     uint8_t *bank(int b) const;
     int64_t bank_first(int b) const;
     // Where keys of a layer and head begin in a bank; values follow at part_bytes().
-    size_t part(int layer, int kv_head) const {
-        return 2 * static_cast<size_t>(layer * shape().kv_heads + kv_head) * shape().part_bytes();
-    }
+    size_t part(int layer, int kv_head) const { return 2 * static_cast<size_t>(layer * shape().kv_heads + kv_head) * shape().part_bytes(); }
     // Bank and place of token `index`, which must be reserved and not evicted.
     uint8_t *find(int64_t index, int *place) const;
 

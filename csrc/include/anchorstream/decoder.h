@@ -43,9 +43,9 @@ struct Request {
     const int64_t *indices, *slots, *first_seen;
     const int32_t *anchors_seen;
     int64_t num_anchors, evict_before;
-    const float *bias;   // per cached token: anchors, then the window from `bias_first`; or null
+    const float *bias; // per cached token: anchors, then the window from `bias_first`; or null
     int64_t bias_first;
-    float *logits;       // [vocab] of the last token or [count][vocab], or null
+    float *logits; // [vocab] of the last token or [count][vocab], or null
     bool all_logits;
     const int32_t *targets; // or null; -1: none
     float *nll;             // [count] where there are targets

@@ -11,10 +11,10 @@ namespace anchorstream {
 // Activations of n tokens, as the matrix kernels read them. Integer kernels read the quantised parts, float kernels
 // `values`. A block is 32 columns; x is about scale * q.
 struct Activations {
-    float *values = nullptr;    // [n][columns]
-    int8_t *q = nullptr;        // [n][columns], |q| <= 127
-    float *scale = nullptr;     // [n][blocks]
-    float *sum = nullptr;       // [n][blocks], scale * sum of q
+    float *values = nullptr;        // [n][columns]
+    int8_t *q = nullptr;            // [n][columns], |q| <= 127
+    float *scale = nullptr;         // [n][blocks]
+    float *sum = nullptr;           // [n][blocks], scale * sum of q
     int32_t *minus_sum = nullptr;   // [n][blocks], -(sum of q)
     int32_t *minus_sum16 = nullptr; // [n][2 blocks], the same per 16 columns
     int columns = 0;
@@ -23,17 +23,17 @@ struct Activations {
 
 // Queries of one kv head against one bank of 64 keys and values, continuing a running softmax.
 struct Attend {
-    const float *q;      // [rows][dim], already multiplied by 1/sqrt(dim)
-    const void *keys;    // [dim][64], f16 or f32
-    const void *values;  // [64][dim]
-    const void *ahead;   // the keys and values that will be asked for next, or null
-    const int *low;      // [rows] a row sees keys low <= k < high of this bank
-    const int *high;     // [rows]
-    const float *bias;   // [64] added to the scores, or null
-    float *largest;      // [rows] running maximum, -inf at first
-    float *total;        // [rows] running sum of exponentials
-    float *out;          // [rows][dim] running sum of exponential * value
-    float *scratch;      // [rows * 64 + 2 * 64 * dim]
+    const float *q;     // [rows][dim], already multiplied by 1/sqrt(dim)
+    const void *keys;   // [dim][64], f16 or f32
+    const void *values; // [64][dim]
+    const void *ahead;  // the keys and values that will be asked for next, or null
+    const int *low;     // [rows] a row sees keys low <= k < high of this bank
+    const int *high;    // [rows]
+    const float *bias;  // [64] added to the scores, or null
+    float *largest;     // [rows] running maximum, -inf at first
+    float *total;       // [rows] running sum of exponentials
+    float *out;         // [rows][dim] running sum of exponential * value
+    float *scratch;     // [rows * 64 + 2 * 64 * dim]
     int rows;
     int dim;
 };

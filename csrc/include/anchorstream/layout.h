@@ -23,19 +23,7 @@ constexpr int kBlock = 32;       // columns that share a scale, in weights and i
 constexpr int kSuperBlock = 256; // columns that share d and dmin in the k scales
 constexpr int kBankTokens = 64;
 
-enum class Kind : int {
-    f32,
-    f16,
-    bf16,
-    nibble_half,
-    nibble_half_min,
-    nibble_k,
-    byte_half,
-    byte_half_min,
-    byte_k,
-    byte_k16,
-    count
-};
+enum class Kind : int { f32, f16, bf16, nibble_half, nibble_half_min, nibble_k, byte_half, byte_half_min, byte_k, byte_k16, count };
 
 inline bool is_float(Kind kind) { return kind <= Kind::bf16; }
 

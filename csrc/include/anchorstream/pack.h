@@ -38,10 +38,9 @@ struct Segment {
 class Linear {
   public:
     // Adds rows below, in memory of the arena. `order` gives for each new row its row in `data`, or is null for the file's own order.
-    void append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team,
-                Arena &arena);
+    void append(Type type, const uint8_t *data, int rows, int columns, const int64_t *order, bool as_f32, Team &team, Arena &arena);
 
-    int rows() const { return rows_; }               // padded to panels
+    int rows() const { return rows_; } // padded to panels
     int columns() const { return columns_; }
     int panels() const { return rows_ / kPanelRows; }
     bool needs_quantised() const { return quantised_; }

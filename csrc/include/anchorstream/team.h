@@ -25,7 +25,8 @@ class Team {
     // The next of `total` pieces of the current stage, or -1 when none is left. Each member has a range of its own, so
     // that it reads memory in order, and helps the others when it is through. Only inside run.
     int claim(int member, int total) {
-        Counter *counters = &counters_[static_cast<size_t>(stage_.load(std::memory_order_relaxed) % kStages * static_cast<unsigned>(size_))];
+        Counter *counters =
+            &counters_[static_cast<size_t>(stage_.load(std::memory_order_relaxed) % kStages * static_cast<unsigned>(size_))];
         for (int i = 0; i < size_; ++i) {
             const int owner = (member + i) % size_;
             const int piece = begin(owner, total) + counters[owner].next.fetch_add(1, std::memory_order_relaxed);
@@ -51,7 +52,7 @@ class Team {
     const int size_;
     alignas(64) std::atomic<unsigned> stage_{0};
     alignas(64) std::atomic<int> arrived_{0};
-    std::vector<Counter> counters_; // [stage % kStages][member]
+    std::vector<Counter> counters_;              // [stage % kStages][member]
     alignas(64) std::atomic<unsigned> round_{0}; // counts calls of run
     alignas(64) std::atomic<int> running_{0};
     std::atomic<bool> quit_{false};
