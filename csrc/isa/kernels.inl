@@ -419,7 +419,12 @@ uint64_t read(const uint8_t *data, size_t n) { // four independent sums, so that
         c = i_add(c, i_load(data + i + 8 * kLanes));
         d = i_add(d, i_load(data + i + 12 * kLanes));
     }
-    return static_cast<uint64_t>(static_cast<uint32_t>(i_sum(i_add(i_add(a, b), i_add(c, d)))));
+    const I total = i_add(i_add(a, b), i_add(c, d));
+    uint32_t lanes[kLanes];
+    std::memcpy(lanes, &total, sizeof lanes);
+    uint64_t sum = 0;
+    for (uint32_t lane : lanes) sum += lane;
+    return sum;
 }
 
 constexpr Kernels table(const char *name) {

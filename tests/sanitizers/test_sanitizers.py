@@ -42,8 +42,25 @@ def test_the_core_is_clean(isa: str, tmp_path_factory: pytest.TempPathFactory) -
         pytest.skip(f"this machine has no {isa}")
     target = tmp_path_factory.getbasetemp() / "sanitised"
     if not target.exists():
-        build = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
-        settings = ["-C", "cmake.define.ANCHORSTREAM_SANITIZE=ON", "-C", f"build-dir={target}-build", "-C", "install.strip=false"]
+        build = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--target",
+            str(target),
+        ]
+        settings = [
+            "-C",
+            "cmake.define.ANCHORSTREAM_SANITIZE=ON",
+            "-C",
+            f"build-dir={target}-build",
+            "-C",
+            "install.strip=false",
+        ]
         subprocess.run([*build, *settings, str(ROOT)], check=True)
     environment = os.environ | {
         "LD_PRELOAD": preload("libasan.so", "libubsan.so", "libstdc++.so"),
@@ -53,6 +70,11 @@ def test_the_core_is_clean(isa: str, tmp_path_factory: pytest.TempPathFactory) -
         "OPENBLAS_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(target), *TESTS], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", RUN, str(target), *TESTS],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

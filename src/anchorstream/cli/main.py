@@ -64,6 +64,8 @@ def run(arguments: list[str] | None = None) -> int:
         print(f"anchorstream: {error.strerror or error}", file=sys.stderr)
         return FAILED
     except MemoryError:
-        print("anchorstream: the machine has no memory left; a smaller --cache-size or model would fit", file=sys.stderr)
+        print(
+            "anchorstream: the machine has no memory left; a smaller --cache-size or model would fit", file=sys.stderr
+        )
         return exit_code(OutOfMemoryError())
     return OK
