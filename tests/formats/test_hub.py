@@ -43,7 +43,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv(hub.CACHE_VARIABLE, str(tmp_path / "cache"))
-    source = hub.Source("tinywheel==1.0", MEMBER, hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "for tests")
+    source = hub.Source(
+        "tinywheel==1.0", MEMBER, hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), len(CONTENT), "for tests"
+    )
     monkeypatch.setitem(hub.ALIASES, "tiny", source)
     return tmp_path / "cache"
 
@@ -142,7 +144,10 @@ def _pull(answers: multiprocessing.Queue) -> None:
         return original(*arguments)  # type: ignore[arg-type]
 
     hub._download = counted  # type: ignore[assignment]
-    answers.put((str(hub.pull("tiny")), len(calls)))
+    try:
+        answers.put((str(hub.pull("tiny")), len(calls)))
+    except Exception as error:
+        answers.put((repr(error), 99))
 
 
 def test_two_processes_pull_at_once(cache: Path) -> None:

