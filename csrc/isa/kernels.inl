@@ -175,7 +175,12 @@ inline void gemm_quantised_tile(const uint8_t *panel, const PanelLayout &at, con
                     const int8_t *x = act.q + static_cast<ptrdiff_t>(first + t) * act.columns + b * kBlock;
                     I sum = i_zero();
                     if constexpr (shift >= 0) sum = i_shift_left<shift>(i_set(act.minus_sum[at_block]));
-                    for (int g = 0; g < 8; ++g) sum = dot(sum, w[g], x + 4 * g);
+                    I more = i_zero(); // two chains wait for each other less than one
+                    for (int g = 0; g < 4; ++g) {
+                        sum = dot(sum, w[g], x + 4 * g);
+                        more = dot(more, w[g + 4], x + 16 + 4 * g);
+                    }
+                    sum = i_add(sum, more);
                     acc[t][v] = f_fma(f_mul(i_float(sum), f_set(act.scale[at_block])), s.scale, acc[t][v]);
                     if constexpr (has_minimum<K>()) acc[t][v] = f_fma(f_set(act.sum[at_block]), s.minimum, acc[t][v]);
                 }
