@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-import machine
 import numpy as np
-import setup_peers
 
 import anchorstream
+import machine
+import setup_peers
 
 OPTIONS = {
     "streaming 4+1020": {"cache_size": 1024, "num_sinks": 4},

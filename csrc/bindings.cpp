@@ -197,6 +197,31 @@ class Model {
     bool sealed_ = false;
 };
 
+// ---- caches --------------------------------------------------------------------------------------------------------
+
+// Every bank's bytes, anchors first.
+std::vector<nb::ndarray<nb::numpy, uint8_t, nb::c_contig>> bank_copies(const Cache &cache) {
+    std::vector<nb::ndarray<nb::numpy, uint8_t, nb::c_contig>> out;
+    const size_t bytes = cache.shape().bytes();
+    for (int b = 0; b < cache.anchor_banks() + cache.window_banks(); ++b) {
+        auto *data = new uint8_t[bytes];
+        const nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
+        std::memcpy(data, cache.bank(b), bytes);
+        out.emplace_back(data, std::initializer_list<size_t>{bytes}, owner);
+    }
+    return out;
+}
+
+void restore_cache(Cache &cache, int64_t length, int64_t num_anchors, int64_t window_first, const std::vector<In<uint8_t, 1>> &banks) {
+    std::vector<const uint8_t *> bytes;
+    for (const auto &bank : banks) {
+        require(bank.size() == cache.shape().bytes(),
+                "a bank takes " + std::to_string(cache.shape().bytes()) + " bytes, not " + std::to_string(bank.size()));
+        bytes.push_back(bank.data());
+    }
+    cache.restore(length, num_anchors, window_first, bytes);
+}
+
 // ---- single kernels, for tests -----------------------------------------------------------------------------------
 
 Activations activations(const float *x, int n, int columns, std::vector<uint8_t> &space) {
@@ -389,6 +414,10 @@ NB_MODULE(_core, m) {
         .def_prop_ro("nbytes", &Cache::bytes)
         .def("clear", &Cache::clear)
         .def("skip_to", &Cache::skip_to, nb::arg("index"))
+        .def_prop_ro("num_anchors", &Cache::num_anchors)
+        .def_prop_ro("window_first", &Cache::window_first)
+        .def("banks", &bank_copies)
+        .def("restore", &restore_cache, nb::arg("length"), nb::arg("num_anchors"), nb::arg("window_first"), nb::arg("banks"))
         .def("fork", &Cache::fork, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Model>(m, "Model")

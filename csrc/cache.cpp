@@ -67,6 +67,29 @@ void Cache::skip_to(int64_t index) {
     length_ = first_ = index;
 }
 
+void Cache::restore(int64_t length, int64_t num_anchors, int64_t window_first, const std::vector<const uint8_t *> &banks) {
+    constexpr int64_t kMost = int64_t{1} << 60; // so that no sum overflows
+    if (length < 0 || length > kMost || num_anchors < 0 || num_anchors > kMost || window_first < num_anchors ||
+        window_first > std::max(length, num_anchors))
+        throw std::invalid_argument("a cache cannot have length " + std::to_string(length) + ", " + std::to_string(num_anchors) +
+                                    " anchors and a window from " + std::to_string(window_first));
+    auto banks_of = [](int64_t tokens) { return static_cast<size_t>((tokens + kBankTokens - 1) / kBankTokens); };
+    const size_t anchors = banks_of(std::min(length, num_anchors)), window = banks_of(std::max<int64_t>(0, length - window_first));
+    if (banks.size() != anchors + window)
+        throw std::invalid_argument(std::to_string(banks.size()) + " banks were given where " + std::to_string(anchors + window) + " belong");
+    std::vector<Bank> made;
+    for (const uint8_t *bytes : banks) {
+        made.push_back(pool_->take());
+        std::memcpy(made.back().get(), bytes, shape().bytes());
+    }
+    const auto split = made.begin() + static_cast<ptrdiff_t>(anchors);
+    anchor_banks_.assign(made.begin(), split);
+    window_banks_.assign(split, made.end());
+    length_ = length;
+    anchors_ = num_anchors;
+    first_ = window_first;
+}
+
 std::unique_ptr<Cache> Cache::fork() const {
     auto copy = std::make_unique<Cache>(*this);
     auto own = [&](Bank &bank) {

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from anchorstream.cache import snapshot
 from anchorstream.config import StreamConfig, choice, make
 from anchorstream.engine.base import Engine
 from anchorstream.errors import AnchorstreamError, TemplateError
@@ -159,6 +160,16 @@ class LLM:
         config = make(StreamConfig, options)
         return Chat(self._open, self.tokenizer, self.chat_template, system=system, config=config)
 
+    def restore(self, path: str | Path) -> Stream:
+        """Continue a stream that `Stream.save` has written.
+
+        Raises:
+            StorageError: there is no such file, or it cannot be read.
+            SnapshotError: it belongs to another model or version, is damaged, or is no saved stream.
+            OutOfMemoryError: its cache would not fit.
+        """
+        return Stream.restored(self._engine, self.tokenizer, snapshot.read(Path(path), self._file.fingerprint))
+
     def tokenize(self, text: str) -> list[int]:
         """Ids of `text`, without the beginning-of-stream token."""
         return self.tokenizer.tokenize(text)
@@ -168,4 +179,4 @@ class LLM:
         return self.tokenizer.detokenize(ids)
 
     def _open(self, config: StreamConfig) -> Stream:
-        return Stream(self._engine, self.tokenizer, config)
+        return Stream(self._engine, self.tokenizer, config, fingerprint=self._file.fingerprint)

@@ -47,5 +47,13 @@ class MissingExtraError(AnchorstreamError, ImportError):
     """An optional library is not installed; the message names the extra that brings it."""
 
 
+class SnapshotError(AnchorstreamError, ValueError):
+    """A saved stream that cannot be restored: of another model or version, damaged, or no saved stream at all."""
+
+
+class StorageError(AnchorstreamError, OSError):
+    """A file could not be written or read: a full disk, a missing folder, no permission."""
+
+
 class ClosedError(AnchorstreamError, RuntimeError):
     """The stream or model has been closed."""

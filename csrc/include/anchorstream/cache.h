@@ -59,6 +59,9 @@ class Cache {
     // The window is emptied and the next token has `index`; the anchors stay. Throws std::invalid_argument if `index`
     // is not past the anchors or would go back.
     void skip_to(int64_t index);
+    // What was taken out of another cache of the same shape: bounds, and every bank's bytes, anchors first. Throws
+    // std::invalid_argument where they do not fit together; then the cache is as it was.
+    void restore(int64_t length, int64_t num_anchors, int64_t window_first, const std::vector<const uint8_t *> &banks);
     // A copy that goes on by itself: full banks are shared, unfinished ones copied.
     std::unique_ptr<Cache> fork() const;
 

@@ -18,6 +18,8 @@ _TABLE: tuple[tuple[type[Exception], int], ...] = (
     (errors.OutOfMemoryError, 6),
     (errors.TemplateError, 7),
     (errors.MissingExtraError, 8),
+    (errors.SnapshotError, 9),
+    (errors.StorageError, 10),
     (errors.AnchorstreamError, FAILED),
 )
 

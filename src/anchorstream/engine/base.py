@@ -36,6 +36,9 @@ class Cache(Protocol):
         ...
 
 
+CacheState = dict[str, np.ndarray]  # named arrays, from which the engine that made them makes the cache again
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One stream's share of a forward pass.
@@ -84,6 +87,18 @@ class Engine(Protocol):
 
     def new_cache(self, kv_dtype: str = "auto") -> Cache:
         """An empty cache. `kv_dtype` is one of config.KV_DTYPES."""
+        ...
+
+    def cache_state(self, cache: Cache) -> CacheState:
+        """All that a cache holds, copied."""
+        ...
+
+    def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
+        """The cache that `state` was taken from, to the bit.
+
+        Raises:
+            InputError: the arrays do not fit this model, precision or each other.
+        """
         ...
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anchorstream.cache.plan import Plan
-from anchorstream.engine.base import Cache, Output, Segment
+from anchorstream.engine.base import Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
 from anchorstream.formats.weights import ModelFile
 from anchorstream.kernels import reference as kernels
@@ -71,6 +71,31 @@ class ReferenceEngine:
             raise ConfigError(f"the reference engine keeps keys and values in f32, not {kv_dtype!r}")
         layers = range(self._spec.num_layers)
         return ReferenceCache([{} for _ in layers], [{} for _ in layers])
+
+    def cache_state(self, cache: Cache) -> CacheState:
+        assert isinstance(cache, ReferenceCache)
+        indices = np.array(sorted(cache.keys[0]), np.int64)
+        shape = (self._spec.num_layers, len(indices), self._spec.num_kv_heads, self._spec.head_size)
+
+        def stacked(layers: list[dict[int, np.ndarray]]) -> np.ndarray:
+            return np.array([[layer[i] for i in indices.tolist()] for layer in layers], np.float32).reshape(shape)
+
+        bounds = np.array([cache.length], np.int64)
+        return {"bounds": bounds, "indices": indices, "keys": stacked(cache.keys), "values": stacked(cache.values)}
+
+    def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
+        cache = self.new_cache(kv_dtype)
+        assert isinstance(cache, ReferenceCache)
+        try:
+            cache.length = int(state["bounds"][0])
+            indices = state["indices"].tolist()
+            shape = (self._spec.num_layers, len(indices), self._spec.num_kv_heads, self._spec.head_size)
+            for name, layers in (("keys", cache.keys), ("values", cache.values)):
+                for layer, rows in zip(layers, state[name].reshape(shape), strict=True):
+                    layer.update(zip(indices, rows, strict=True))
+        except (KeyError, ValueError) as error:
+            raise InputError(f"this cache does not fit the model: {error}") from None
+        return cache
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:
         return self._spec.kv_bytes_per_token(4)

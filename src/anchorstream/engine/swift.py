@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorstream.config import COMPUTES
-from anchorstream.engine.base import Cache, Output, Segment
+from anchorstream.engine.base import Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
 from anchorstream.formats.weights import ModelFile, RawTensor
 from anchorstream.kernels import native
@@ -68,6 +68,20 @@ class SwiftEngine:
 
     def new_cache(self, kv_dtype: str = "auto") -> Cache:
         cache: Cache = self._model.new_cache(self._element_bytes(kv_dtype))
+        return cache
+
+    def cache_state(self, cache: Cache) -> CacheState:
+        core: Any = cache
+        bounds = np.array([core.length, core.num_anchors, core.window_first], np.int64)
+        return {"bounds": bounds, **{f"bank.{i}": bank for i, bank in enumerate(core.banks())}}
+
+    def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
+        cache: Any = self.new_cache(kv_dtype)
+        try:
+            length, num_anchors, window_first = (int(n) for n in state["bounds"])
+            cache.restore(length, num_anchors, window_first, [state[f"bank.{i}"] for i in range(len(state) - 1)])
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"this cache does not fit the model: {error}") from None
         return cache
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:

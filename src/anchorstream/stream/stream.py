@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from anchorstream.cache import snapshot
 from anchorstream.cache.plan import Plan
 from anchorstream.cache.retention import make_retention
 from anchorstream.config import SamplingConfig, StreamConfig, make
 from anchorstream.engine.base import Cache, Engine, Output, Segment, Want
-from anchorstream.errors import ClosedError, InputError, OutOfMemoryError
+from anchorstream.errors import ClosedError, ConfigError, InputError, OutOfMemoryError, SnapshotError
 from anchorstream.kernels import native
 from anchorstream.stream.generation import Generation, Limits
 from anchorstream.stream.history import TokenHistory
@@ -37,12 +40,16 @@ class Stream:
         engine: computes.
         tokenizer: cuts text.
         config: method, sizes, precision.
+        fingerprint: names the model in saved streams.
 
     Raises:
         OutOfMemoryError: the cache would not fit in this machine's memory; nothing has been allocated.
     """
 
-    def __init__(self, engine: Engine, tokenizer: TextTokenizer, config: StreamConfig) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: TextTokenizer, config: StreamConfig, *, fingerprint: str = ""
+    ) -> None:
+        self.fingerprint = fingerprint
         self._engine = engine
         self._tokenizer = tokenizer
         self._config = config
@@ -222,6 +229,7 @@ class Stream:
         if self._config.method != "dense":
             self._require_memory(self._engine.chunk_size + 2 * _BANK)
         other = object.__new__(Stream)
+        other.fingerprint = self.fingerprint
         other._engine, other._tokenizer, other._config = self._engine, self._tokenizer, self._config
         other._retention = self._retention
         other._cache = cache.fork()
@@ -231,6 +239,48 @@ class Stream:
         other._logits = self._logits
         other._unfinished = None
         return other
+
+    def save(self, path: str | Path) -> None:
+        """Write the stream to a file, from which `LLM.restore` continues it to the bit.
+
+        Args:
+            path: the file; one that is there is replaced in one step.
+
+        Raises:
+            StorageError: it cannot be written; what was there before is still there.
+        """
+        self._settle()
+        cache = self._open()
+        facts = {"config": asdict(self._config), "length": self._length, "turns": self._turns}
+        arrays = {f"cache.{name}": array for name, array in self._engine.cache_state(cache).items()}
+        arrays["history"] = self._history.last(1 << 62)
+        if self._logits is not None:
+            arrays["logits"] = self._logits
+        snapshot.write(Path(path), snapshot.Snapshot(fingerprint=self.fingerprint, facts=facts, arrays=arrays))
+
+    @classmethod
+    def restored(cls, engine: Engine, tokenizer: TextTokenizer, saved: snapshot.Snapshot) -> Stream:
+        """The stream that `saved` was taken from.
+
+        Raises:
+            SnapshotError: the parts do not fit together.
+            OutOfMemoryError: the cache would not fit.
+        """
+        try:
+            stream = cls(
+                engine, tokenizer, make(StreamConfig, dict(saved.facts["config"])), fingerprint=saved.fingerprint
+            )
+            state = {
+                name.removeprefix("cache."): array for name, array in saved.arrays.items() if name.startswith("cache.")
+            }
+            stream._cache = engine.restore_cache(state, stream._config.kv_dtype)
+            stream._length = int(saved.facts["length"])
+            stream._turns = [int(turn) for turn in saved.facts["turns"]]
+            stream._history.append(tokenizer.check_ids(saved.arrays["history"]))
+            stream._logits = saved.arrays.get("logits")
+        except (KeyError, TypeError, ConfigError, InputError) as error:
+            raise SnapshotError(f"the saved stream does not fit together: {error}") from None
+        return stream
 
     def close(self) -> None:
         """Give the cache back. The stream cannot be used afterwards; closing twice does no harm."""
