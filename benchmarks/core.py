@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import machine
 import setup_peers
+from anchorstream.evaluation import machine
 from peers.protocol import Peer
 
 HERE = Path(__file__).resolve().parent

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import anchorstream
-import machine
 import setup_peers
+from anchorstream.evaluation import machine
 
 OPTIONS = {
     "streaming 4+1020": {"cache_size": 1024, "num_sinks": 4},

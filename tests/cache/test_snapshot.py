@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tiny_model import TinyModel
 from safetensors.numpy import load_file, save_file
 
 import anchorstream
 from anchorstream.errors import SnapshotError, StorageError
+from helpers.tiny_model import TinyModel
 
 IDS = np.random.default_rng(1).integers(3, 250, 600)
 METHODS = [

@@ -103,6 +103,11 @@ class Stream:
         """Indices at which the turns begin that are still in the window."""
         return tuple(self._turns)
 
+    def recent(self, count: int) -> np.ndarray:
+        """The last `count` token ids, or as many as are still known (at least the cache's, and a thousand); int32."""
+        self._settle()
+        return self._history.last(count).copy()
+
     # ---- consuming ----
 
     def feed(self, text: str | Sequence[int] | np.ndarray, *, progress: Progress | None = None) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
+
+from anchorstream import __version__
 
 
 def describe() -> dict[str, object]:
@@ -23,12 +24,41 @@ def describe() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
+        "version": __version__,
         "commit": _commit(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
     }
 
 
+def peak_memory() -> int:
+    """Peak resident bytes of this process."""
+    return _status("VmHWM")
+
+
+def memory() -> int:
+    """Resident bytes of this process."""
+    return _status("VmRSS")
+
+
+def _status(key: str) -> int:
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def _commit() -> str:
+    """Of the checkout that this package is installed from, if it is one."""
+    import subprocess
+
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
     return done.stdout.strip() or "unknown"
