@@ -35,6 +35,15 @@ class Anchorstream:
                 pass
             return time.perf_counter() - begin
 
+    def converse(self, prompts: list[list[int]], output: int) -> float:
+        begin = time.perf_counter()
+        with self.llm.stream(**self.options) as stream:
+            for ids in prompts:
+                stream.feed(ids)
+                for _ in stream.generate(output, temperature=0, ignore_end=True):
+                    pass
+        return time.perf_counter() - begin
+
     def best_next(self) -> int:
         return int(np.argmax(self.stream.logits))
 

@@ -41,6 +41,18 @@ class AttentionSinks:
             past, token = output.past_key_values, output.logits[0, -1].argmax().view(1, 1)
         return time.perf_counter() - begin
 
+    @torch.inference_mode()
+    def converse(self, prompts: list[list[int]], output: int) -> float:
+        past = None
+        begin = time.perf_counter()
+        for ids in prompts:
+            result = self.model(input_ids=torch.tensor([ids]), past_key_values=past, use_cache=True)
+            for _ in range(output):
+                token = result.logits[0, -1].argmax().view(1, 1)
+                result = self.model(input_ids=token, past_key_values=result.past_key_values, use_cache=True)
+            past = result.past_key_values
+        return time.perf_counter() - begin
+
     def best_next(self) -> int:
         return int(self.logits.argmax())
 

@@ -52,6 +52,8 @@ def test_recompute_by_samples_is_recompute(tiny_llm: anchorstream.LLM) -> None:
     assert np.isfinite(sampled.nll[places]).all()
     assert np.isfinite(sampled.nll).sum() == len(places)
     assert np.abs(sampled.nll[places] - whole.nll[places]).max() < 1e-3
+    shared = perplexity.on_common_tokens([whole, sampled])
+    assert list(shared.values()) == pytest.approx([sampled.perplexity] * 2, rel=1e-3)
 
 
 def test_a_break_keeps_what_was_measured(tiny_llm: anchorstream.LLM) -> None:

@@ -70,6 +70,13 @@ class Scores:
         }
 
 
+def on_common_tokens(runs: Sequence[Scores]) -> dict[str, float]:
+    """Perplexity of each run over just the tokens that all have scored, for runs of which some are sampled."""
+    done = min((run.done for run in runs), default=0)
+    common = np.logical_and.reduce([np.isfinite(run.nll[:done]) for run in runs]) if runs else np.zeros(0, bool)
+    return {run.name: float(np.exp(run.nll[:done][common].astype(np.float64).mean())) for run in runs if common.any()}
+
+
 def measure(
     open_stream: Callable[[StreamConfig], Stream], ids: np.ndarray, scores: Scores, *, progress: Progress | None = None
 ) -> Scores:

@@ -32,6 +32,8 @@ def ppl(
     as_json: common.AsJson = False,
 ) -> None:
     """Perplexity against length: streaming stays, window without sinks and dense beyond the trained length fail."""
+    import sys
+
     from anchorstream.cli.console import load
     from anchorstream.cli.evaluate.runs import measure_all
     from anchorstream.errors import ConfigError
@@ -43,8 +45,13 @@ def ppl(
     llm = load(model, threads=threads, compute=compute)
     ids = common.read_ids(llm, text, dataset, tokens)
     measured, broken = measure_all(llm, ids, runs)
+    common_tokens = perplexity.on_common_tokens(measured)
+    if any(run.stride > 1 for run in measured):
+        said = ", ".join(f"{name} {value:.3f}" for name, value in common_tokens.items())
+        print(f"over just the sampled tokens: {said}", file=sys.stderr)
     source = [path.name for path in text] if text else [dataset]
-    result = results.describe(llm, "ppl", text=source, tokens=tokens, runs={run.name: run.facts() for run in measured})
+    facts = {run.name: run.facts() for run in measured}
+    result = results.describe(llm, "ppl", text=source, tokens=tokens, runs=facts, on_common_tokens=common_tokens)
     path = results.write(out, "ppl", result, {run.name: run.nll[: run.done] for run in measured})
     drawn = None
     if picture and measured:
