@@ -35,13 +35,22 @@ Made make(std::initializer_list<size_t> shape, float **data) {
     return Made(*data, shape.size(), shape.begin(), owner);
 }
 
+const char *const kKvKinds[] = {"f16", "f32", "q8", "q4"};
+
+KvKind parse_kv_kind(const std::string &name) {
+    for (int i = 0; i < static_cast<int>(KvKind::count); ++i)
+        if (name == kKvKinds[i]) return static_cast<KvKind>(i);
+    throw std::invalid_argument("no cache precision is named '" + name + "'; there are f16, f32, q8 and q4");
+}
+
 // ---- the decoder -------------------------------------------------------------------------------------------------
 
 class Model {
   public:
     Model(Shape shape, const std::string &isa, int threads) : decoder_(checked(std::move(shape)), choose_kernels(isa), threads) {
         const Shape &s = decoder_.shape();
-        for (int bytes : {2, 4}) pools_.push_back(std::make_shared<BankPool>(BankShape{s.layers, s.kv_heads, s.head_size, bytes}));
+        for (KvKind kind : {KvKind::f16, KvKind::f32, KvKind::q8, KvKind::q4})
+            pools_.push_back(std::make_shared<BankPool>(BankShape{s.layers, s.kv_heads, s.head_size, kind}));
     }
 
     static Shape checked(Shape s) {
@@ -104,10 +113,15 @@ class Model {
         sealed_ = true;
     }
 
-    std::unique_ptr<Cache> new_cache(int element_bytes) {
-        require(element_bytes == 2 || element_bytes == 4, "cache elements take 2 or 4 bytes");
-        return std::make_unique<Cache>(pools_[element_bytes == 4]);
+    std::unique_ptr<Cache> new_cache(const std::string &kind) {
+        const KvKind wanted = parse_kv_kind(kind);
+        auto pool = [this](KvKind k) { return pools_[static_cast<size_t>(k)]; };
+        if (is_quantised(wanted)) return std::make_unique<Cache>(pool(KvKind::f16), pool(wanted));
+        return std::make_unique<Cache>(pool(wanted));
     }
+
+    // Bytes of a bank.
+    size_t bank_bytes(const std::string &kind) const { return pools_[static_cast<size_t>(parse_kv_kind(kind))]->shape().bytes(); }
 
     void forward(const nb::list &list) {
         require(sealed_, "the model has not been sealed");
@@ -202,24 +216,29 @@ class Model {
 // Every bank's bytes, anchors first.
 std::vector<nb::ndarray<nb::numpy, uint8_t, nb::c_contig>> bank_copies(const Cache &cache) {
     std::vector<nb::ndarray<nb::numpy, uint8_t, nb::c_contig>> out;
-    const size_t bytes = cache.shape().bytes();
-    for (int b = 0; b < cache.anchor_banks() + cache.window_banks(); ++b) {
-        auto *data = new uint8_t[bytes];
+    for (int b = 0; b < cache.banks(); ++b) {
+        const Cache::Bytes stored = cache.stored(b);
+        auto *data = new uint8_t[stored.size];
         const nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
-        std::memcpy(data, cache.bank(b), bytes);
-        out.emplace_back(data, std::initializer_list<size_t>{bytes}, owner);
+        std::memcpy(data, stored.data, stored.size);
+        out.emplace_back(data, std::initializer_list<size_t>{stored.size}, owner);
     }
     return out;
 }
 
 void restore_cache(Cache &cache, int64_t length, int64_t num_anchors, int64_t window_first, const std::vector<In<uint8_t, 1>> &banks) {
-    std::vector<const uint8_t *> bytes;
-    for (const auto &bank : banks) {
-        require(bank.size() == cache.shape().bytes(),
-                "a bank takes " + std::to_string(cache.shape().bytes()) + " bytes, not " + std::to_string(bank.size()));
-        bytes.push_back(bank.data());
-    }
+    std::vector<Cache::Bytes> bytes;
+    for (const auto &bank : banks) bytes.push_back({bank.data(), bank.size()});
     cache.restore(length, num_anchors, window_first, bytes);
+}
+
+// For each bank, anchors first: index of its first token, precision, bytes, how many caches hold it.
+nb::list describe_banks(const Cache &cache) {
+    nb::list out;
+    for (int b = 0; b < cache.banks(); ++b)
+        out.append(
+            nb::make_tuple(cache.bank_first(b), kKvKinds[static_cast<int>(cache.stored_kind(b))], cache.stored(b).size, cache.sharers(b)));
+    return out;
 }
 
 // ---- single kernels, for tests -----------------------------------------------------------------------------------
@@ -282,55 +301,57 @@ Made test_dequantise(const std::string &type, In<uint8_t, 1> weights, int rows, 
     return out;
 }
 
-// Softmax attention of rows over keys low[r] <= k < high[r], bank by bank.
+// Softmax attention of rows over keys low[r] <= k < high[r], bank by bank; q8 and q4 banks are sealed from f16 first.
 Made test_attend(const std::string &isa, In<float, 2> q, In<float, 2> keys, In<float, 2> values, In<int32_t, 1> low, In<int32_t, 1> high,
-                 std::optional<In<float, 1>> bias, bool half) {
+                 std::optional<In<float, 1>> bias, const std::string &kind_name) {
     const Kernels &kernels = choose_kernels(isa);
+    const KvKind kind = parse_kv_kind(kind_name), written = is_quantised(kind) ? KvKind::f16 : kind;
     const int rows = static_cast<int>(q.shape(0)), dim = static_cast<int>(q.shape(1)), count = static_cast<int>(keys.shape(0));
-    require(dim % 16 == 0 && static_cast<int>(keys.shape(1)) == dim && static_cast<int>(values.shape(1)) == dim &&
+    require(dim % 16 == 0 && dim <= 256 && static_cast<int>(keys.shape(1)) == dim && static_cast<int>(values.shape(1)) == dim &&
                 static_cast<int>(values.shape(0)) == count,
-            "q, keys and values must share a head size, a multiple of 16");
+            "q, keys and values must share a head size, a multiple of 16 up to 256");
     require(static_cast<int>(low.size()) == rows && static_cast<int>(high.size()) == rows, "low and high must be one per row");
     require(!bias || static_cast<int>(bias->size()) == count, "bias must be one per key");
-    const int banks = (count + kBankTokens - 1) / kBankTokens;
-    const size_t element = half ? 2 : 4, cells = static_cast<size_t>(kBankTokens * dim);
-    std::vector<uint8_t> k(cells * element), v(cells * element);
-    std::vector<float> largest(static_cast<size_t>(rows), -INFINITY), total(static_cast<size_t>(rows)), padded(kBankTokens);
-    std::vector<float> scratch(static_cast<size_t>(rows * kBankTokens) + 2 * cells);
-    std::vector<int> l(static_cast<size_t>(rows)), h(static_cast<size_t>(rows));
+    const auto n = static_cast<size_t>(rows), width = static_cast<size_t>(dim);
+    const KvLayout at = kv_layout(written, dim);
+    std::vector<uint8_t> part(at.end), sealed(kv_layout(kind, dim).end);
+    std::vector<float> largest(n, -INFINITY), total(n), padded(kBankTokens), scratch(attend_scratch(n, width));
+    std::vector<int> l(n), h(n);
     float *data;
-    Made out = make({static_cast<size_t>(rows), static_cast<size_t>(dim)}, &data);
-    for (int b = 0; b < banks; ++b) {
-        const int start = b * kBankTokens;
-        // what no one sees is poison: it must not get through
-        for (size_t i = 0; i < cells; ++i) {
-            const int key = static_cast<int>(i) % kBankTokens + start, dimension = static_cast<int>(i) / kBankTokens;
-            const float kx = key < count ? keys.data()[key * dim + dimension] : 1e4f;
-            const int row = static_cast<int>(i) / dim + start;
-            const float vx = row < count ? values.data()[row * dim + static_cast<int>(i) % dim] : 1e4f;
-            float wide[16] = {kx, vx};
-            uint16_t narrow[16];
-            kernels.to_f16(wide, 16, narrow);
-            if (half) {
-                std::memcpy(k.data() + i * 2, &narrow[0], 2);
-                std::memcpy(v.data() + i * 2, &narrow[1], 2);
-            } else {
-                std::memcpy(k.data() + i * 4, &kx, 4);
-                std::memcpy(v.data() + i * 4, &vx, 4);
+    Made out = make({n, width}, &data);
+    for (int start = 0; start < count; start += kBankTokens) {
+        // what no one sees is poison: it must not get through (and repeats what is there where a bank is sealed)
+        for (int t = 0; t < kBankTokens; ++t)
+            for (int d = 0; d < dim; ++d) {
+                const int key = is_quantised(kind) ? std::min(start + t, count - 1) : start + t;
+                const float kv[2] = {key < count ? keys.data()[key * dim + d] : 1e4f, key < count ? values.data()[key * dim + d] : 1e4f};
+                const size_t places[2] = {static_cast<size_t>(d * kBankTokens + t), static_cast<size_t>(t * dim + d)};
+                for (int i = 0; i < 2; ++i) {
+                    uint8_t *to = part.data() + (i ? at.values : 0);
+                    float wide[16] = {kv[i]};
+                    uint16_t narrow[16];
+                    kernels.to_f16(wide, 16, narrow);
+                    if (written == KvKind::f16) std::memcpy(to + 2 * places[i], narrow, 2);
+                    else std::memcpy(to + 4 * places[i], wide, 4);
+                }
             }
-        }
-        for (int r = 0; r < rows; ++r) {
-            l[static_cast<size_t>(r)] = std::clamp(low.data()[r] - start, 0, kBankTokens);
-            h[static_cast<size_t>(r)] = std::clamp(std::min(high.data()[r], count) - start, 0, kBankTokens);
+        if (is_quantised(kind)) kernels.seal(kind, dim, part.data(), sealed.data());
+        for (size_t r = 0; r < n; ++r) {
+            l[r] = std::clamp(low.data()[r] - start, 0, kBankTokens);
+            h[r] = std::clamp(std::min(high.data()[r], count) - start, 0, kBankTokens);
         }
         if (bias)
             for (int i = 0; i < kBankTokens; ++i) padded[static_cast<size_t>(i)] = start + i < count ? bias->data()[start + i] : 0.0f;
-        const Attend call{q.data(),       k.data(),     v.data(), nullptr,        l.data(), h.data(), bias ? padded.data() : nullptr,
-                          largest.data(), total.data(), data,     scratch.data(), rows,     dim};
-        (half ? kernels.attend_f16 : kernels.attend_f32)(call);
+        const Attend call{q.data(),       is_quantised(kind) ? sealed.data() : part.data(),
+                          nullptr,        l.data(),
+                          h.data(),       bias ? padded.data() : nullptr,
+                          largest.data(), total.data(),
+                          data,           scratch.data(),
+                          rows,           dim};
+        kernels.attend[static_cast<int>(kind)](call);
     }
-    for (int r = 0; r < rows; ++r)
-        for (int d = 0; d < dim; ++d) data[r * dim + d] /= total[static_cast<size_t>(r)];
+    for (size_t r = 0; r < n; ++r)
+        for (size_t d = 0; d < width; ++d) data[r * width + d] /= total[r];
     return out;
 }
 
@@ -416,7 +437,9 @@ NB_MODULE(_core, m) {
         .def("skip_to", &Cache::skip_to, nb::arg("index"))
         .def_prop_ro("num_anchors", &Cache::num_anchors)
         .def_prop_ro("window_first", &Cache::window_first)
+        .def_prop_ro("unshared_bytes", &Cache::unshared_bytes)
         .def("banks", &bank_copies)
+        .def("describe", &describe_banks)
         .def("restore", &restore_cache, nb::arg("length"), nb::arg("num_anchors"), nb::arg("window_first"), nb::arg("banks"))
         .def("fork", &Cache::fork, nb::call_guard<nb::gil_scoped_release>());
 
@@ -438,7 +461,8 @@ NB_MODULE(_core, m) {
              nb::arg("data"), nb::arg("order").none(), nb::arg("as_f32"))
         .def("add_vector", &Model::add_vector, nb::arg("role"), nb::arg("layer"), nb::arg("data"))
         .def("seal", &Model::seal)
-        .def("new_cache", &Model::new_cache, nb::keep_alive<0, 1>(), nb::arg("element_bytes"))
+        .def("new_cache", &Model::new_cache, nb::keep_alive<0, 1>(), nb::arg("kind"))
+        .def("bank_bytes", &Model::bank_bytes, nb::arg("kind"))
         .def("forward", &Model::forward, nb::arg("requests"))
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("bytes_per_token", &Model::bytes_per_token)
@@ -454,7 +478,7 @@ NB_MODULE(_core, m) {
     m.def("gemm", &test_gemm, nb::arg("isa"), nb::arg("type"), nb::arg("weights"), nb::arg("rows"), nb::arg("x"), nb::arg("as_f32"));
     m.def("dequantise", &test_dequantise, nb::arg("type"), nb::arg("weights"), nb::arg("rows"), nb::arg("columns"), nb::arg("packed"));
     m.def("attend", &test_attend, nb::arg("isa"), nb::arg("q"), nb::arg("keys"), nb::arg("values"), nb::arg("low"), nb::arg("high"),
-          nb::arg("bias").none(), nb::arg("half"));
+          nb::arg("bias").none(), nb::arg("kind"));
     m.def("quantise", &test_quantise, nb::arg("isa"), nb::arg("x"));
     m.def("rms_norm", &test_rms_norm, nb::arg("isa"), nb::arg("x"), nb::arg("weight"), nb::arg("epsilon"));
     m.def("silu_mul", &test_silu_mul, nb::arg("isa"), nb::arg("gate"), nb::arg("up"));

@@ -75,8 +75,12 @@ struct Decoder::Pass {
     std::vector<int> begin_of;             // of each request: its first token in the pass
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
-    std::vector<int> runs; // bounds, within items, of what a member takes at a time
-    int parts = 1;         // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
+    struct Filled {
+        int request, bank;
+    };
+    std::vector<Filled> filled; // banks that this pass fills and that are to be sealed
+    std::vector<int> runs;      // bounds, within items, of what a member takes at a time
+    int parts = 1;              // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
     struct Wanted {
         int token, request, local;
     };
@@ -111,8 +115,10 @@ struct Decoder::Pass {
     void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
     void attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after);
+    void attend_bank(const Item &item, int bank, bool sealed, int part, float *space, int layer, const uint8_t *after);
+    void seal_banks(int member, int layer);
     void clear_rows(size_t first, int count);
-    const uint8_t *keys_of(const Item &item, int bank, int layer) const;
+    const uint8_t *part_of(const Item &item, int bank, int layer) const;
     void gather(int token, float *out);
     void finish(int member);
 

@@ -11,6 +11,7 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 void Decoder::Pass::plan_attention() {
     items.clear();
     runs.clear();
+    filled.clear();
     const int at_once = std::max(1, kRowBlock / group);
     int whole = 0; // items, were none cut
     for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
@@ -18,7 +19,9 @@ void Decoder::Pass::plan_attention() {
     const bool share = team.size() > 1 && whole < kItemsPerMember * team.size();
     for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
         const Request &request = requests[static_cast<size_t>(r)];
-        const int banks = request.cache->anchor_banks() + request.cache->window_banks(), step = share ? 1 : banks;
+        const int banks = request.cache->banks(), step = share ? 1 : banks;
+        for (int b = 0; b < banks; ++b)
+            if (request.cache->live(b) && request.cache->sealed(b)) filled.push_back({r, b});
         for (int begin = 0; begin < request.count; begin += at_once)
             for (int b = 0; b < banks; b += step) // in the order in which banks lie in memory
                 for (int h = 0; h < shape.kv_heads; ++h)
@@ -64,8 +67,8 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
         kernels.rotate(k, anchor ? cs : ci, anchor ? ss : si, pairs, dim, 1.0f, rotated);
         int place = 0;
         uint8_t *keys = request.cache->find(request.indices[local], &place) + request.cache->part(layer, kv_head);
-        uint8_t *values = keys + request.cache->shape().part_bytes();
-        if (request.cache->shape().element_bytes == 2) {
+        uint8_t *values = keys + kv_layout(request.cache->shape().kind, dim).values;
+        if (request.cache->shape().kind == KvKind::f16) {
             uint16_t halves[256];
             kernels.to_f16(rotated, dim, halves);
             auto *column = reinterpret_cast<uint16_t *>(keys) + place;
@@ -82,15 +85,31 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
             one(t, piece % shape.kv_heads);
     if (parts > 1) { // what this member will attend to first
         const Item &mine = items[static_cast<size_t>(runs[static_cast<size_t>(team.begin(member, parts))])];
-        const uint8_t *keys = keys_of(mine, mine.bank_begin, layer);
-        for (size_t line = 0; line < requests[0].cache->shape().part_bytes(); line += 64) __builtin_prefetch(keys + line);
+        const uint8_t *part = part_of(mine, mine.bank_begin, layer);
+        const size_t bytes = requests[static_cast<size_t>(mine.request)].cache->shape().part_bytes() / 2;
+        for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(part + line);
+    }
+    team.barrier();
+    if (!filled.empty()) seal_banks(member, layer);
+}
+
+// Quantises what this layer has written to the banks that are now full.
+void Decoder::Pass::seal_banks(int member, int layer) {
+    for (int piece; (piece = team.claim(member, static_cast<int>(filled.size()) * shape.kv_heads)) >= 0;) {
+        const Filled &bank = filled[static_cast<size_t>(piece / shape.kv_heads)];
+        const Cache &cache = *requests[static_cast<size_t>(bank.request)].cache;
+        const int head = piece % shape.kv_heads;
+        kernels.seal(cache.sealed_shape()->kind, shape.head_size, cache.live(bank.bank) + cache.part(layer, head),
+                     cache.sealed(bank.bank) + cache.sealed_part(layer, head));
     }
     team.barrier();
 }
 
-const uint8_t *Decoder::Pass::keys_of(const Item &item, int bank, int layer) const {
+// Where a bank's part begins that later tokens see.
+const uint8_t *Decoder::Pass::part_of(const Item &item, int bank, int layer) const {
     const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
-    return cache.bank(bank) + cache.part(layer, item.kv_head);
+    const uint8_t *sealed = cache.sealed(bank);
+    return sealed ? sealed + cache.sealed_part(layer, item.kv_head) : cache.live(bank) + cache.part(layer, item.kv_head);
 }
 
 // Running softmaxes over nothing.
@@ -110,7 +129,7 @@ void Decoder::Pass::attend(int member, int layer) {
         for (int i = runs[static_cast<size_t>(run)]; i < runs[static_cast<size_t>(run) + 1]; ++i) {
             const Item &item = items[static_cast<size_t>(i)];
             const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
-            attend_item(item, part, space, layer, next ? keys_of(*next, next->bank_begin, layer) : nullptr);
+            attend_item(item, part, space, layer, next ? part_of(*next, next->bank_begin, layer) : nullptr);
         }
     }
     team.barrier();
@@ -118,62 +137,70 @@ void Decoder::Pass::attend(int member, int layer) {
 
 // Adds an item's banks to a part. `after` is what this member will read next, to be fetched ahead.
 void Decoder::Pass::attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after) {
+    const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
+    if (parts == 1) {
+        const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
+        clear_rows(part_at(first_token, item.kv_head, part), (item.end - item.begin) * group);
+    }
+    for (int b = item.bank_begin; b < item.bank_end; ++b) {
+        const uint8_t *next = b + 1 < item.bank_end ? part_of(item, b + 1, layer) : after;
+        if (cache.live(b)) attend_bank(item, b, false, part, space, layer, next);
+        if (cache.sealed(b)) attend_bank(item, b, true, part, space, layer, next);
+    }
+}
+
+// Adds one bank, as it was written or as it was sealed. A bank that this pass fills is both: its own tokens see it as
+// written and later ones as sealed, as if they had come one by one.
+void Decoder::Pass::attend_bank(const Item &item, int b, bool sealed, int part, float *space, int layer, const uint8_t *next) {
     const Request &request = requests[static_cast<size_t>(item.request)];
     const Cache &cache = *request.cache;
     const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
     const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
     const size_t at = part_at(first_token, item.kv_head, part);
-    float *out = part_out.get() + at * static_cast<size_t>(dim);
-    if (parts == 1) clear_rows(at, rows);
     auto *low = reinterpret_cast<int *>(space), *high = low + rows;
     float *rest = space + 2 * rows;
     rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
     alignas(64) float bias[kBankTokens];
 
-    const int64_t stored_anchors = std::min(cache.length() + request.count, request.num_anchors);
-    for (int b = item.bank_begin; b < item.bank_end; ++b) {
-        const bool anchors = b < cache.anchor_banks();
-        const int64_t start = cache.bank_first(b);
-        for (int t = 0; t < count; ++t) {
-            const int i = item.begin + t;
-            const int64_t index = request.indices[i];
-            int64_t from, to;
-            if (anchors) { // an anchor sees itself here
-                from = 0;
-                to = index < request.num_anchors ? index + 1 : request.anchors_seen[i];
-            } else {
-                from = request.first_seen[i];
-                to = index + 1;
-            }
-            const int l = static_cast<int>(std::clamp<int64_t>(from - start, 0, kBankTokens));
-            const int h = static_cast<int>(std::clamp<int64_t>(to - start, 0, kBankTokens));
-            std::fill(low + t * group, low + (t + 1) * group, l);
-            std::fill(high + t * group, high + (t + 1) * group, h);
-        }
-        if (request.bias) {
-            const int64_t base = anchors ? start : stored_anchors + start - request.bias_first;
-            const int64_t end = anchors ? stored_anchors : stored_anchors + cache.length() + request.count - request.bias_first;
-            for (int k = 0; k < kBankTokens; ++k) {
-                const int64_t at = base + k;
-                bias[k] = at >= (anchors ? 0 : stored_anchors) && at < end ? request.bias[at] : 0.0f;
-            }
-        }
-        const uint8_t *keys = keys_of(item, b, layer);
-        const Attend call{(anchors ? anchor_q : window_q).get() + query_at(first_token, item.kv_head),
-                          keys,
-                          keys + cache.shape().part_bytes(),
-                          b + 1 < item.bank_end ? keys_of(item, b + 1, layer) : after,
-                          low,
-                          high,
-                          request.bias ? bias : nullptr,
-                          part_largest.get() + at,
-                          part_total.get() + at,
-                          out,
-                          rest,
-                          rows,
-                          dim};
-        (cache.shape().element_bytes == 2 ? kernels.attend_f16 : kernels.attend_f32)(call);
+    const bool anchors = b < cache.anchor_banks(), both = cache.live(b) && cache.sealed(b);
+    const int64_t start = cache.bank_first(b);
+    bool any = false;
+    for (int t = 0; t < count; ++t) {
+        const int i = item.begin + t;
+        const int64_t index = request.indices[i];
+        int64_t from = anchors ? 0 : request.first_seen[i], to = index + 1;
+        if (anchors && index >= request.num_anchors) to = request.anchors_seen[i]; // an anchor sees itself here
+        if (both && sealed != (index >= start + kBankTokens)) to = from;
+        const int l = static_cast<int>(std::clamp<int64_t>(from - start, 0, kBankTokens));
+        const int h = static_cast<int>(std::clamp<int64_t>(to - start, 0, kBankTokens));
+        any = any || l < h;
+        std::fill(low + t * group, low + (t + 1) * group, l);
+        std::fill(high + t * group, high + (t + 1) * group, h);
     }
+    if (!any) return;
+    if (request.bias) {
+        const int64_t stored_anchors = std::min(cache.length() + request.count, request.num_anchors);
+        const int64_t base = anchors ? start : stored_anchors + start - request.bias_first;
+        const int64_t end = anchors ? stored_anchors : stored_anchors + cache.length() + request.count - request.bias_first;
+        for (int k = 0; k < kBankTokens; ++k) {
+            const int64_t place = base + k;
+            bias[k] = place >= (anchors ? 0 : stored_anchors) && place < end ? request.bias[place] : 0.0f;
+        }
+    }
+    const size_t offset = sealed ? cache.sealed_part(layer, item.kv_head) : cache.part(layer, item.kv_head);
+    const Attend call{(anchors ? anchor_q : window_q).get() + query_at(first_token, item.kv_head),
+                      (sealed ? cache.sealed(b) : cache.live(b)) + offset,
+                      next,
+                      low,
+                      high,
+                      request.bias ? bias : nullptr,
+                      part_largest.get() + at,
+                      part_total.get() + at,
+                      part_out.get() + at * static_cast<size_t>(dim),
+                      rest,
+                      rows,
+                      dim};
+    kernels.attend[static_cast<int>(sealed ? cache.sealed_shape()->kind : cache.shape().kind)](call);
 }
 
 // One token's attention output: its parts joined as one softmax.

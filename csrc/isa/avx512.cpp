@@ -46,6 +46,8 @@ inline I i_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline I i_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
 inline I i_load_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
 inline void i_store_i8(int8_t *p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(x)); }
+inline I i_low4(I a) { return _mm512_and_si512(a, _mm512_set1_epi32(15)); }
+inline I i_high4(I a) { return _mm512_srli_epi32(a, 4); }
 inline I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
 template <int S> inline I i_shift_left(I a) { return _mm512_slli_epi32(a, S); }
 inline int32_t i_sum(I a) { return _mm512_reduce_add_epi32(a); }

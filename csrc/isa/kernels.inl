@@ -213,19 +213,47 @@ void gemm_quantised(const uint8_t *panel, const Activations &act, int n, float *
 
 // ---- attention -------------------------------------------------------------------------------------------------
 
+// Rows of numbers in memory, given out as vectors of floats: numbers i .. i + kLanes - 1 of row k.
+template <class T> struct Plain {
+    const T *base;
+    ptrdiff_t stride;
+    F load(ptrdiff_t k, ptrdiff_t i) const { return Element<T>::load(base + k * stride + i); }
+    Plain row(ptrdiff_t k) const { return {base + k * stride, stride}; }
+    template <int Count> void fetch(ptrdiff_t k, ptrdiff_t i) const {
+        const auto *from = reinterpret_cast<const uint8_t *>(base + k * stride + i);
+        for (size_t at = 0; at < Count * sizeof(T); at += 64) __builtin_prefetch(from + at);
+    }
+};
+struct Bytes8 {
+    const uint8_t *base;
+    ptrdiff_t stride;
+    F load(ptrdiff_t k, ptrdiff_t i) const { return i_float(i_load_i8(reinterpret_cast<const int8_t *>(base + k * stride + i))); }
+    Bytes8 row(ptrdiff_t k) const { return {base + k * stride, stride}; }
+    template <int Count> void fetch(ptrdiff_t k, ptrdiff_t i) const { __builtin_prefetch(base + k * stride + i); }
+};
+struct Nibbles4 {
+    const uint8_t *base;
+    ptrdiff_t stride;
+    F load(ptrdiff_t k, ptrdiff_t i) const {
+        const I both = i_load_u8(base + k * stride + i / 32 * 16 + i % 16);
+        return i_float(i % 32 < 16 ? i_low4(both) : i_high4(both));
+    }
+    Nibbles4 row(ptrdiff_t k) const { return {base + k * stride, stride}; }
+    template <int Count> void fetch(ptrdiff_t k, ptrdiff_t i) const { __builtin_prefetch(base + k * stride + i / 2); }
+};
+
 // c[r][V vectors] (+)= sum over k of a[r][k] * b[k][V vectors]: scores (lanes are keys, k a dimension) and outputs
 // (lanes are dimensions, k a key) alike.
-template <class T, int R, int V>
-inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride,
-                          bool add, const T *ahead) {
+template <class B, int R, int V>
+inline void multiply_tile(const float *a, ptrdiff_t a_stride, const B &b, ptrdiff_t i, int depth, float *c, ptrdiff_t c_stride, bool add,
+                          const B &ahead) {
     F acc[R][V];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) acc[r][v] = add ? f_load(c + r * c_stride + v * kLanes) : f_zero();
     for (int k = 0; k < depth; ++k) {
-        if (ahead)
-            for (int v = 0; v < V; v += 64 / static_cast<int>(sizeof(T)) / kLanes) __builtin_prefetch(ahead + k * b_stride + v * kLanes);
+        if (ahead.base) ahead.template fetch<V * kLanes>(k, i);
         F row[V];
-        for (int v = 0; v < V; ++v) row[v] = Element<T>::load(b + k * b_stride + v * kLanes);
+        for (int v = 0; v < V; ++v) row[v] = b.load(k, i + v * kLanes);
         for (int r = 0; r < R; ++r) {
             const F x = f_set(a[r * a_stride + k]);
             for (int v = 0; v < V; ++v) acc[r][v] = f_fma(x, row[v], acc[r][v]);
@@ -235,12 +263,12 @@ inline void multiply_tile(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
         for (int v = 0; v < V; ++v) f_store(c + r * c_stride + v * kLanes, acc[r][v]);
 }
 
-template <class T, int V>
-inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride,
-                          int rows, bool add, const T *ahead) {
+template <class B, int V>
+inline void multiply_rows(const float *a, ptrdiff_t a_stride, const B &b, ptrdiff_t i, int depth, float *c, ptrdiff_t c_stride, int rows,
+                          bool add, const B &ahead) {
     int r = 0;
     auto run = [&]<int R>() {
-        multiply_tile<T, R, V>(a + r * a_stride, a_stride, b, b_stride, depth, c + r * c_stride, c_stride, add, r ? nullptr : ahead);
+        multiply_tile<B, R, V>(a + r * a_stride, a_stride, b, i, depth, c + r * c_stride, c_stride, add, r ? B{nullptr, 0} : ahead);
         r += R;
     };
     while (r + kTileRows <= rows) run.template operator()<kTileRows>();
@@ -251,20 +279,19 @@ inline void multiply_rows(const float *a, ptrdiff_t a_stride, const T *b, ptrdif
     if (r + 1 <= rows) run.template operator()<1>();
 }
 
-// The same over any number of vectors.
-template <class T>
-inline void multiply(const float *a, ptrdiff_t a_stride, const T *b, ptrdiff_t b_stride, int depth, float *c, ptrdiff_t c_stride, int rows,
-                     int vectors, bool add, const T *ahead) {
-    int v = 0;
+// The same over the numbers from .. to - 1 of each row.
+template <class B>
+inline void multiply(const float *a, ptrdiff_t a_stride, const B &b, int from, int to, int depth, float *c, ptrdiff_t c_stride, int rows,
+                     bool add, const B &ahead) {
+    int i = from;
     auto run = [&]<int V>() {
-        multiply_rows<T, V>(a, a_stride, b + v * kLanes, b_stride, depth, c + v * kLanes, c_stride, rows, add,
-                            ahead ? ahead + v * kLanes : nullptr);
-        v += V;
+        multiply_rows<B, V>(a, a_stride, b, i, depth, c + i, c_stride, rows, add, ahead);
+        i += V * kLanes;
     };
-    while (v + kTileVectors <= vectors) run.template operator()<kTileVectors>();
+    while (i + kTileVectors * kLanes <= to) run.template operator()<kTileVectors>();
     if constexpr (kTileVectors > 2)
-        if (v + 2 <= vectors) run.template operator()<2>();
-    while (v < vectors) run.template operator()<1>();
+        if (i + 2 * kLanes <= to) run.template operator()<2>();
+    while (i < to) run.template operator()<1>();
 }
 
 // Softmax weights of one row of scores, in place; scales what was gathered before.
@@ -293,44 +320,169 @@ inline void soften(const Attend &a, int row, float *scores, int from, int to) {
     a.total[row] = total + f_sum(sum);
 }
 
-template <class T> void attend(const Attend &a) {
-    int first = kBankTokens, last = 0;
+// The keys that any row sees.
+inline void seen(const Attend &a, int &first, int &last) {
+    first = kBankTokens;
+    last = 0;
     for (int r = 0; r < a.rows; ++r) {
         if (a.low[r] >= a.high[r]) continue;
         if (a.low[r] < first) first = a.low[r];
         if (a.high[r] > last) last = a.high[r];
     }
+}
+
+// Scores to softmax weights, row by row; what a row does not see gets none.
+inline void weigh(const Attend &a, float *scores, int from, int to) {
+    for (int r = 0; r < a.rows; ++r) {
+        float *row = scores + r * kBankTokens;
+        if (a.bias)
+            for (int i = from; i < to; i += kLanes) f_store(row + i, f_add(f_load(row + i), f_load(a.bias + i)));
+        const int low = a.low[r] < to ? a.low[r] : to, high = a.high[r] > low ? a.high[r] : low;
+        for (int i = from; i < low; ++i) row[i] = -INFINITY;
+        for (int i = high; i < to; ++i) row[i] = -INFINITY;
+        soften(a, r, row, from, to);
+    }
+}
+
+template <class K, class V>
+inline void attend_with(const Attend &a, const K &keys, const V &values, const K &keys_ahead, const V &values_ahead) {
+    int first, last;
+    seen(a, first, last);
     if (first >= last) return;
     const int from = first / kLanes * kLanes, to = (last + kLanes - 1) / kLanes * kLanes;
     float *scores = a.scratch;
-    const T *keys = static_cast<const T *>(a.keys);
-    const T *values = static_cast<const T *>(a.values);
+    multiply(a.q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, false, keys_ahead);
+    weigh(a, scores, from, to);
+    multiply(scores + first, kBankTokens, values.row(first), 0, a.dim, last - first, a.out, a.dim, a.rows, true,
+             values_ahead.base ? values_ahead.row(first) : values_ahead);
+}
 
-    auto scores_and_outputs = [&]<class B>(const B *k, const B *v, const B *ahead) {
-        multiply(a.q, a.dim, k + from, kBankTokens, a.dim, scores + from, kBankTokens, a.rows, (to - from) / kLanes, false,
-                 ahead ? ahead + from : nullptr);
-        for (int r = 0; r < a.rows; ++r) {
-            float *row = scores + r * kBankTokens;
-            if (a.bias)
-                for (int i = from; i < to; i += kLanes) f_store(row + i, f_add(f_load(row + i), f_load(a.bias + i)));
-            const int low = a.low[r] < to ? a.low[r] : to, high = a.high[r] > low ? a.high[r] : low;
-            for (int i = from; i < low; ++i) row[i] = -INFINITY;
-            for (int i = high; i < to; ++i) row[i] = -INFINITY;
-            soften(a, r, row, from, to);
-        }
-        multiply(scores + first, kBankTokens, v + static_cast<ptrdiff_t>(first) * a.dim, a.dim, last - first, a.out, a.dim, a.rows,
-                 a.dim / kLanes, true, ahead ? ahead + (kBankTokens + first) * a.dim : nullptr);
-    };
+template <class T> void attend_plain(const Attend &a) {
+    const ptrdiff_t cells = static_cast<ptrdiff_t>(kBankTokens) * a.dim;
+    const T *keys = reinterpret_cast<const T *>(a.part), *values = keys + cells;
     if constexpr (sizeof(T) < 4) {
         if (a.rows > 2 * kTileRows) { // enough rows to be worth widening the bank once
-            float *k = a.scratch + static_cast<ptrdiff_t>(a.rows) * kBankTokens, *v = k + kBankTokens * a.dim;
-            for (int i = 0; i < kBankTokens * a.dim; i += kLanes) f_store(k + i, Element<T>::load(keys + i));
-            for (int i = first * a.dim; i < last * a.dim; i += kLanes) f_store(v + i, Element<T>::load(values + i));
-            scores_and_outputs(static_cast<const float *>(k), static_cast<const float *>(v), static_cast<const float *>(nullptr));
+            float *k = a.scratch + static_cast<ptrdiff_t>(a.rows) * kBankTokens, *v = k + cells;
+            for (ptrdiff_t i = 0; i < cells; i += kLanes) f_store(k + i, Element<T>::load(keys + i));
+            for (ptrdiff_t i = 0; i < cells; i += kLanes) f_store(v + i, Element<T>::load(values + i));
+            attend_with(a, Plain<float>{k, kBankTokens}, Plain<float>{v, a.dim}, Plain<float>{nullptr, 0}, Plain<float>{nullptr, 0});
             return;
         }
     }
-    scores_and_outputs(keys, values, static_cast<const T *>(a.ahead));
+    const T *ahead = reinterpret_cast<const T *>(a.ahead);
+    attend_with(a, Plain<T>{keys, kBankTokens}, Plain<T>{values, a.dim}, Plain<T>{ahead, kBankTokens},
+                Plain<T>{ahead ? ahead + cells : nullptr, a.dim});
+}
+
+inline float half_at(const uint8_t *halves, int i) {
+    uint16_t group[kLanes];
+    std::memcpy(group, halves + 2 * (i / kLanes * kLanes), sizeof group);
+    float wide[kLanes];
+    f_store(wide, f_load_half(group));
+    return wide[i % kLanes];
+}
+
+// A quantised bank. Scales of keys go into the queries, scales of values into the weights, and what the minimums add is
+// one number a row: codes are all that the products read.
+template <class C, KvKind Kind> void attend_codes(const Attend &a) {
+    const KvLayout at = kv_layout(Kind, a.dim);
+    const ptrdiff_t key_stride = static_cast<ptrdiff_t>(kv_row_bytes(Kind, kBankTokens));
+    const ptrdiff_t value_stride = static_cast<ptrdiff_t>(kv_row_bytes(Kind, a.dim));
+    const C keys{a.part, key_stride}, values{a.part + at.values, value_stride};
+    auto halves = [&a](size_t offset, int i) { return f_load_half(reinterpret_cast<const uint16_t *>(a.part + offset) + i); };
+    int first, last;
+    seen(a, first, last);
+    if (first >= last) return;
+    const int from = first / kLanes * kLanes, to = (last + kLanes - 1) / kLanes * kLanes;
+    float *scores = a.scratch, *rest = scores + static_cast<ptrdiff_t>(a.rows) * kBankTokens;
+    if (a.rows > 2 * kTileRows) { // enough rows to be worth widening the bank once
+        float *k = rest, *v = k + static_cast<ptrdiff_t>(kBankTokens) * a.dim;
+        for (int d = 0; d < a.dim; ++d) {
+            const F scale = f_set(half_at(a.part + at.key_scales, d)), least = f_set(half_at(a.part + at.key_minimums, d));
+            for (int i = 0; i < kBankTokens; i += kLanes) f_store(k + d * kBankTokens + i, f_fma(keys.load(d, i), scale, least));
+        }
+        for (int t = 0; t < kBankTokens; ++t) {
+            const F scale = f_set(half_at(a.part + at.value_scales, t)), least = f_set(half_at(a.part + at.value_minimums, t));
+            for (int i = 0; i < a.dim; i += kLanes) f_store(v + t * a.dim + i, f_fma(values.load(t, i), scale, least));
+        }
+        attend_with(a, Plain<float>{k, kBankTokens}, Plain<float>{v, a.dim}, Plain<float>{nullptr, 0}, Plain<float>{nullptr, 0});
+        return;
+    }
+    float *q = rest, *least = q + static_cast<ptrdiff_t>(a.rows) * a.dim; // scaled queries, and what the minimums add to each row
+    for (int r = 0; r < a.rows; ++r) {
+        F sum = f_zero();
+        for (int d = 0; d < a.dim; d += kLanes) {
+            const F x = f_load(a.q + r * a.dim + d);
+            f_store(q + r * a.dim + d, f_mul(x, halves(at.key_scales, d)));
+            sum = f_fma(x, halves(at.key_minimums, d), sum);
+        }
+        least[r] = f_sum(sum);
+    }
+    multiply(q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, false, C{a.ahead, key_stride});
+    for (int r = 0; r < a.rows; ++r)
+        for (int i = from; i < to; i += kLanes) {
+            float *score = scores + r * kBankTokens + i;
+            f_store(score, f_add(f_load(score), f_set(least[r])));
+        }
+    weigh(a, scores, from, to);
+    for (int r = 0; r < a.rows; ++r) {
+        float *row = scores + r * kBankTokens, *out = a.out + static_cast<ptrdiff_t>(r) * a.dim;
+        F sum = f_zero();
+        for (int i = from; i < to; i += kLanes) {
+            const F weight = f_load(row + i);
+            sum = f_fma(weight, halves(at.value_minimums, i), sum);
+            f_store(row + i, f_mul(weight, halves(at.value_scales, i)));
+        }
+        const F every = f_set(f_sum(sum));
+        for (int d = 0; d < a.dim; d += kLanes) f_store(out + d, f_add(f_load(out + d), every));
+    }
+    multiply(scores + first, kBankTokens, values.row(first), 0, a.dim, last - first, a.out, a.dim, a.rows, true,
+             C{a.ahead ? a.ahead + at.values + static_cast<ptrdiff_t>(first) * value_stride : nullptr, value_stride});
+}
+
+// One row of n f16 numbers to codes, with its scale and minimum.
+inline void seal_row(KvKind kind, int n, const uint16_t *from, uint8_t *codes, uint8_t *scale_at, uint8_t *minimum_at) {
+    F most = f_set(-INFINITY), minus_least = most;
+    for (int i = 0; i < n; i += kLanes) {
+        const F x = f_load_half(from + i);
+        most = f_max(most, x);
+        minus_least = f_max(minus_least, f_sub(f_zero(), x));
+    }
+    const int levels = kind == KvKind::q8 ? 255 : 15, lowest = kind == KvKind::q8 ? -128 : 0;
+    const float least = -f_max_lanes(minus_least), range = f_max_lanes(most) - least;
+    // scale and minimum are rounded before they are used, so that codes fit what will be read
+    float wide[kLanes] = {range / static_cast<float>(levels)};
+    uint16_t narrow[kLanes];
+    f_store_half(narrow, f_load(wide));
+    std::memcpy(scale_at, narrow, 2);
+    const float scale = f_first(f_load_half(narrow));
+    wide[0] = least - static_cast<float>(lowest) * scale;
+    f_store_half(narrow, f_load(wide));
+    std::memcpy(minimum_at, narrow, 2);
+    const F minimum = f_set(f_first(f_load_half(narrow))), inverse = f_set(scale > 0 ? 1.0f / scale : 0.0f);
+    const F low = f_set(static_cast<float>(lowest)), high = f_set(static_cast<float>(lowest + levels));
+    int8_t row[256];
+    for (int i = 0; i < n; i += kLanes) {
+        const F code = f_mul(f_sub(f_load_half(from + i), minimum), inverse);
+        i_store_i8(row + i, f_int(f_min(f_max(code, low), high)));
+    }
+    if (kind == KvKind::q8) {
+        std::memcpy(codes, row, static_cast<size_t>(n));
+        return;
+    }
+    for (int i = 0; i < n; i += 32)
+        for (int j = 0; j < 16; ++j) codes[i / 2 + j] = static_cast<uint8_t>(row[i + j] | (i + 16 < n ? row[i + 16 + j] << 4 : 0));
+}
+
+inline void seal(KvKind kind, int dim, const uint8_t *from, uint8_t *to) {
+    const KvLayout at = kv_layout(kind, dim);
+    const auto *keys = reinterpret_cast<const uint16_t *>(from), *values = keys + kBankTokens * dim;
+    for (int d = 0; d < dim; ++d)
+        seal_row(kind, kBankTokens, keys + d * kBankTokens, to + static_cast<size_t>(d) * kv_row_bytes(kind, kBankTokens),
+                 to + at.key_scales + 2 * d, to + at.key_minimums + 2 * d);
+    for (int t = 0; t < kBankTokens; ++t)
+        seal_row(kind, dim, values + t * dim, to + at.values + static_cast<size_t>(t) * kv_row_bytes(kind, dim),
+                 to + at.value_scales + 2 * t, to + at.value_minimums + 2 * t);
 }
 
 // ---- rows ------------------------------------------------------------------------------------------------------
@@ -437,8 +589,8 @@ constexpr Kernels table(const char *name) {
                    {gemm_float<float>, gemm_float<Half>, gemm_float<Brain>, gemm_quantised<Kind::nibble_half>,
                     gemm_quantised<Kind::nibble_half_min>, gemm_quantised<Kind::nibble_k>, gemm_quantised<Kind::byte_half>,
                     gemm_quantised<Kind::byte_half_min>, gemm_quantised<Kind::byte_k>, gemm_quantised<Kind::byte_k16>},
-                   attend<Half>,
-                   attend<float>,
+                   {attend_plain<Half>, attend_plain<float>, attend_codes<Bytes8, KvKind::q8>, attend_codes<Nibbles4, KvKind::q4>},
+                   seal,
                    rms_norm,
                    quantise,
                    silu_mul,

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 from anchorstream.errors import ConfigError
 
 Method = Literal["streaming", "dense", "window", "recompute"]
-KvDtype = Literal["auto", "f16", "f32"]
+KvDtype = Literal["auto", "f16", "f32", "q8", "q4"]
 Compute = Literal["int8", "f32"]
 
 METHODS: tuple[str, ...] = get_args(Method)
@@ -58,6 +58,7 @@ class StreamConfig:
         attention_band_width: how many slots back within the window a token may look; None: the whole window.
             Anchors are always seen.
         kv_dtype: precision of cached keys and values; `auto` is f16 where arithmetic is int8 and f32 where it is f32.
+            `q8` and `q4` keep the window in 8 or 4 bits; the anchors and the newest 64 tokens stay f16.
         whole_turns: the window begins only at the beginning of a turn, as long as half of the window remains.
     """
 

@@ -25,7 +25,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("options", METHODS, ids=lambda o: o.get("method", "streaming"))
-@pytest.mark.parametrize("kv_dtype", ["f16", "f32"])
+@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8", "q4"])
 @pytest.mark.parametrize("fed", [1, 64, 65, 300])
 def test_both_go_on_alike(
     tiny_llm: anchorstream.LLM, tmp_path: Path, options: dict[str, object], kv_dtype: str, fed: int

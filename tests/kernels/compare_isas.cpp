@@ -69,7 +69,7 @@ std::vector<float> logits(const Kernels &kernels, Type type, int head_size, int 
         fill(layer.up, ffn, hidden);
         fill(layer.down, hidden, ffn);
     }
-    Cache cache(std::make_shared<BankPool>(BankShape{layers, kv_heads, head_size, half ? 2 : 4}));
+    Cache cache(std::make_shared<BankPool>(BankShape{layers, kv_heads, head_size, half ? KvKind::f16 : KvKind::f32}));
     std::vector<float> all;
     int64_t index = 0;
     for (int count : {1, 3, 70, 1, 1, 17}) {

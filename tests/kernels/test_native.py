@@ -102,23 +102,35 @@ def test_quantising_keeps_within_half_a_step(isa: str) -> None:
     assert np.abs(q).max() <= 127
 
 
+def sealed_banks(keys: np.ndarray, values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bank by bank; the last one is filled up with its last token."""
+    banks = []
+    for start in range(0, len(keys), 64):
+        pad = ((0, max(0, start + 64 - len(keys))), (0, 0))
+        banks.append(reference.sealed(*(np.pad(x[start : start + 64], pad, mode="edge") for x in (keys, values)), bits))
+    return tuple(np.concatenate(x)[: len(keys)] for x in zip(*banks, strict=True))  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_attention_against_float64(isa: str, data: st.DataObject) -> None:
     rows = data.draw(st.sampled_from([1, 2, 3, 5, 9, 24, 50]), "rows")
     dim = data.draw(st.sampled_from([16, 32, 64, 80, 96, 128]), "dim")
     count = data.draw(st.integers(1, 200), "keys")
-    half = data.draw(st.booleans(), "half")
+    kind = data.draw(st.sampled_from(["f16", "f32", "q8", "q4"]), "kind")
     random = np.random.default_rng(data.draw(st.integers(0, 999), "seed"))
     q = random.standard_normal((rows, dim)).astype(np.float32)
     keys, values = (random.standard_normal((count, dim)).astype(np.float32) for _ in range(2))
-    if half:
+    if kind != "f32":
         keys, values = (array.astype(np.float16).astype(np.float32) for array in (keys, values))
+    told = keys, values
+    if kind in ("q8", "q4"):
+        keys, values = sealed_banks(keys, values, int(kind[1]))
     low = random.integers(0, count, rows).astype(np.int32)
     high = np.array([random.integers(start + 1, count + 1) for start in low], np.int32)
     bias = random.normal(0, 2, count).astype(np.float32) if data.draw(st.booleans(), "bias") else None
-    found = core.attend(isa, q, keys, values, low, high, bias, half)
+    found = core.attend(isa, q, *told, low, high, bias, kind)
     for r in range(rows):
         seen = slice(low[r], high[r])
         scores = keys[seen].astype(np.float64) @ q[r].astype(np.float64)
@@ -126,7 +138,8 @@ def test_attention_against_float64(isa: str, data: st.DataObject) -> None:
             scores = scores + bias[seen]
         weights = np.exp(scores - scores.max())
         truth = weights @ values[seen].astype(np.float64) / weights.sum()
-        assert np.abs(found[r] - truth).max() <= 1e-4
+        # a number that lies between two codes may be rounded either way
+        assert np.abs(found[r] - truth).max() <= (1e-4 if kind in ("f16", "f32") else 5e-3)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -23,20 +23,21 @@ struct Activations {
 
 // Queries of one kv head against one bank of 64 keys and values, continuing a running softmax.
 struct Attend {
-    const float *q;     // [rows][dim], already multiplied by 1/sqrt(dim)
-    const void *keys;   // [dim][64], f16 or f32
-    const void *values; // [64][dim]
-    const void *ahead;  // the keys and values that will be asked for next, or null
-    const int *low;     // [rows] a row sees keys low <= k < high of this bank
-    const int *high;    // [rows]
-    const float *bias;  // [64] added to the scores, or null
-    float *largest;     // [rows] running maximum, -inf at first
-    float *total;       // [rows] running sum of exponentials
-    float *out;         // [rows][dim] running sum of exponential * value
-    float *scratch;     // [rows * 64 + 2 * 64 * dim]
+    const float *q;       // [rows][dim], already multiplied by 1/sqrt(dim)
+    const uint8_t *part;  // keys and values as kv_layout says
+    const uint8_t *ahead; // the part that will be asked for next, or null
+    const int *low;       // [rows] a row sees keys low <= k < high of this bank
+    const int *high;      // [rows]
+    const float *bias;    // [64] added to the scores, or null
+    float *largest;       // [rows] running maximum, -inf at first
+    float *total;         // [rows] running sum of exponentials
+    float *out;           // [rows][dim] running sum of exponential * value
+    float *scratch;       // [rows * 64 + 2 * 64 * dim]
     int rows;
     int dim;
 };
+
+constexpr size_t attend_scratch(size_t rows, size_t dim) { return rows * (kBankTokens + dim + 1) + 2 * kBankTokens * dim; }
 
 struct Kernels {
     const char *name;
@@ -44,8 +45,9 @@ struct Kernels {
     // asked for next: it is brought into the cache meanwhile, for what a pass over few tokens waits for is memory.
     using Gemm = void (*)(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *ahead);
     Gemm gemm[static_cast<int>(Kind::count)];
-    void (*attend_f16)(const Attend &);
-    void (*attend_f32)(const Attend &);
+    void (*attend[static_cast<int>(KvKind::count)])(const Attend &);
+    // Quantises the part of a full bank: `from` is f16, `to` is q8 or q4.
+    void (*seal)(KvKind kind, int dim, const uint8_t *from, uint8_t *to);
     // out = x / rms(x) * weight
     void (*rms_norm)(const float *x, const float *weight, float epsilon, int n, float *out);
     // Fills token t of act from act.values[t].

@@ -77,4 +77,50 @@ constexpr PanelLayout panel_layout(Kind kind, int columns) {
     return at;
 }
 
+// How a bank keeps the keys and values of one layer and kv head. Keys lie across, [dim][64 tokens], so that the scores
+// of many keys are one vector; values along, [64 tokens][dim].
+//   f16, f32  keys, values
+//   q8, q4    codes of the keys, scale and minimum per channel (f16 [dim] each), codes of the values, scale and minimum
+//             per token (f16 [64] each): channels of keys differ widely, tokens of values do (KIVI, arXiv 2402.02750).
+//             A number is  scale * code + minimum;  q8 codes are signed bytes, q4 codes nibbles: of each 32 in a row the
+//             first 16 are the low halves of 16 bytes, the rest their high halves.
+enum class KvKind : int { f16, f32, q8, q4, count };
+
+inline bool is_quantised(KvKind kind) { return kind >= KvKind::q8; }
+
+// Bytes of a row of n numbers.
+constexpr size_t kv_row_bytes(KvKind kind, int n) {
+    switch (kind) {
+    case KvKind::f16: return static_cast<size_t>(n) * 2;
+    case KvKind::f32: return static_cast<size_t>(n) * 4;
+    case KvKind::q8: return static_cast<size_t>(n);
+    default: return (static_cast<size_t>(n) + 31) / 32 * 16;
+    }
+}
+
+// Offsets in bytes within the part of one layer and kv head; `end` is its size.
+struct KvLayout {
+    size_t key_scales = 0, key_minimums = 0, values = 0, value_scales = 0, value_minimums = 0, end = 0;
+};
+
+constexpr KvLayout kv_layout(KvKind kind, int dim) {
+    KvLayout at;
+    const auto n = static_cast<size_t>(dim);
+    size_t place = n * kv_row_bytes(kind, kBankTokens);
+    if (kind >= KvKind::q8) {
+        at.key_scales = place;
+        at.key_minimums = place + 2 * n;
+        place += 4 * n;
+    }
+    at.values = place = round_up(place, 64);
+    place += kBankTokens * kv_row_bytes(kind, dim);
+    if (kind >= KvKind::q8) {
+        at.value_scales = place;
+        at.value_minimums = place + 2 * kBankTokens;
+        place += 4 * kBankTokens;
+    }
+    at.end = round_up(place, 64);
+    return at;
+}
+
 } // namespace anchorstream

@@ -11,6 +11,8 @@ import numpy as np
 from anchorstream.cache.plan import Plan
 from anchorstream.models.spec import ModelSpec
 
+BANK_TOKENS = 64  # the compiled core's kBankTokens: a cache grows by so many tokens
+
 Want = Literal["nothing", "last", "all"]
 
 

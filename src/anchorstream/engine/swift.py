@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorstream.config import COMPUTES
-from anchorstream.engine.base import Cache, CacheState, Output, Segment
+from anchorstream.config import COMPUTES, KV_DTYPES, choice
+from anchorstream.engine.base import BANK_TOKENS, Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
 from anchorstream.formats.weights import ModelFile, RawTensor
 from anchorstream.kernels import native
@@ -67,7 +67,7 @@ class SwiftEngine:
         return _CHUNK
 
     def new_cache(self, kv_dtype: str = "auto") -> Cache:
-        cache: Cache = self._model.new_cache(self._element_bytes(kv_dtype))
+        cache: Cache = self._model.new_cache(self._precision(kv_dtype))
         return cache
 
     def cache_state(self, cache: Cache) -> CacheState:
@@ -85,13 +85,14 @@ class SwiftEngine:
         return cache
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:
-        return self._spec.kv_bytes_per_token(self._element_bytes(kv_dtype))
+        return int(self._model.bank_bytes(self._precision(kv_dtype))) // BANK_TOKENS
 
-    def _element_bytes(self, kv_dtype: str) -> int:
-        sizes = {"f16": 2, "f32": 4, "auto": 4 if self._compute == "f32" else 2}
-        if kv_dtype not in sizes:
-            raise ConfigError(f"kv_dtype must be one of {', '.join(sizes)}, not {kv_dtype!r}")
-        return sizes[kv_dtype]
+    def _precision(self, kv_dtype: str) -> str:
+        """The precision that `kv_dtype` means here."""
+        choice("stream", "kv_dtype", kv_dtype, KV_DTYPES)
+        if kv_dtype == "auto":
+            return "f32" if self._compute == "f32" else "f16"
+        return kv_dtype
 
     def forward(self, segments: Sequence[Segment]) -> list[Output]:
         """See `Engine.forward`.

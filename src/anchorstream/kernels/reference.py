@@ -46,6 +46,31 @@ def attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, bias: np.ndarray
     return weights @ values / weights.sum()
 
 
+def sealed(keys: np.ndarray, values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values of a full bank after they were quantised: what attention then sees.
+
+    Keys per channel within the bank, values per token (KIVI, arXiv 2402.02750), each group of numbers with an f16 scale and
+    an f16 minimum.
+
+    Args:
+        keys, values: float32 (64, dim), representable in f16.
+        bits: 8 or 4.
+
+    Returns:
+        The same shapes.
+    """
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        levels, lowest = 2**bits - 1, -128 if bits == 8 else 0
+        least = x.min(axis=-1, keepdims=True)
+        scale = ((x.max(axis=-1, keepdims=True) - least) / np.float32(levels)).astype(np.float16).astype(np.float32)
+        minimum = (least - np.float32(lowest) * scale).astype(np.float16).astype(np.float32)
+        inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+        return np.clip(np.rint((x - minimum) * inverse), lowest, lowest + levels) * scale + minimum
+
+    return rounded(keys.T).T.astype(np.float32), rounded(values).astype(np.float32)
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Over the last axis, in float64."""
     wide = logits.astype(np.float64)

@@ -14,7 +14,7 @@ from anchorstream.cache import snapshot
 from anchorstream.cache.plan import Plan
 from anchorstream.cache.retention import make_retention
 from anchorstream.config import SamplingConfig, StreamConfig, make
-from anchorstream.engine.base import Cache, Engine, Output, Segment, Want
+from anchorstream.engine.base import BANK_TOKENS, Cache, Engine, Output, Segment, Want
 from anchorstream.errors import ClosedError, ConfigError, InputError, OutOfMemoryError, SnapshotError
 from anchorstream.kernels import native
 from anchorstream.stream.generation import Generation, Limits
@@ -24,7 +24,6 @@ from anchorstream.text.tokenizer import TextTokenizer
 
 Progress = Callable[[int, int], None]  # tokens fed so far, tokens to feed
 
-_BANK = 64  # tokens that the cache grows by
 _LEAST_HISTORY = 1024  # ids kept beyond the cache's own, for repetition penalties
 _MEMORY_MARGIN = 64 << 20  # bytes left to the rest of the machine
 
@@ -55,7 +54,7 @@ class Stream:
         self._config = config
         self._retention = make_retention(config)
         if config.method != "dense":
-            self._require_memory(config.cache_size + engine.chunk_size + 2 * _BANK)
+            self._require_memory(config.cache_size + engine.chunk_size + 2 * BANK_TOKENS)
         self._cache: Cache | None = engine.new_cache(config.kv_dtype)
         self._history = TokenHistory(None if config.method == "dense" else max(config.cache_size, _LEAST_HISTORY))
         self._length = 0
@@ -232,7 +231,7 @@ class Stream:
         self._settle()
         cache = self._open()
         if self._config.method != "dense":
-            self._require_memory(self._engine.chunk_size + 2 * _BANK)
+            self._require_memory(self._engine.chunk_size + 2 * BANK_TOKENS)
         other = object.__new__(Stream)
         other.fingerprint = self.fingerprint
         other._engine, other._tokenizer, other._config = self._engine, self._tokenizer, self._config
@@ -377,8 +376,8 @@ class Stream:
 
     def _require_growth(self, count: int) -> None:
         """A dense stream grows: refuse what would not fit, before anything is consumed."""
-        if self._config.method == "dense" and (count > 1 or self._length % _BANK == 0):
-            self._require_memory(count + _BANK)
+        if self._config.method == "dense" and (count > 1 or self._length % BANK_TOKENS == 0):
+            self._require_memory(count + BANK_TOKENS)
 
     def _require_memory(self, tokens: int) -> None:
         need = tokens * self._engine.kv_bytes_per_token(self._config.kv_dtype)
