@@ -437,6 +437,7 @@ NB_MODULE(_core, m) {
         .def("skip_to", &Cache::skip_to, nb::arg("index"))
         .def_prop_ro("num_anchors", &Cache::num_anchors)
         .def_prop_ro("window_first", &Cache::window_first)
+        .def_prop_ro("anchor_banks", &Cache::anchor_banks)
         .def_prop_ro("unshared_bytes", &Cache::unshared_bytes)
         .def("banks", &bank_copies)
         .def("describe", &describe_banks)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from anchorstream.cache import snapshot
-from anchorstream.config import StreamConfig, choice, make
+from anchorstream.cache.banks import Pool
+from anchorstream.config import KvDtype, StreamConfig, choice, make
 from anchorstream.engine.base import Engine
-from anchorstream.errors import AnchorstreamError, TemplateError
+from anchorstream.errors import AnchorstreamError, ConfigError, InputError, TemplateError
 from anchorstream.formats import hub
 from anchorstream.formats.gguf import open_gguf
 from anchorstream.formats.weights import ModelFile
+from anchorstream.kernels import native
 from anchorstream.models.spec import ModelSpec
+from anchorstream.stream.prefix import Prefix
 from anchorstream.stream.stream import Stream
 from anchorstream.text.tokenizer import TextTokenizer
 
 ENGINES = ("swift", "reference")
+_PREFIXES = 8  # system prompts whose banks are kept for the next chat
 
 
 def load(
@@ -30,6 +36,7 @@ def load(
     threads: int | None = None,
     compute: str = "int8",
     engine: str = "swift",
+    cache_bytes: int | None = None,
     progress: hub.Progress | None = None,
 ) -> LLM:
     """Load a model.
@@ -39,6 +46,7 @@ def load(
         threads: how many threads compute; None: the physical cores that this process may use.
         compute: `int8` (fast) or `f32` (everything in float32, for checking).
         engine: `swift` (the compiled core) or `reference` (numpy; slow, for tests).
+        cache_bytes: what the caches of all streams may take together; None: what the machine has free.
         progress: called with bytes so far and bytes in all while a model is pulled.
 
     Raises:
@@ -54,7 +62,7 @@ def load(
         beside.start()
         made = _make_engine(engine, file, threads, compute)
         beside.join()
-    return LLM(file, made, tokenizer)
+    return LLM(file, made, tokenizer, cache_bytes=cache_bytes)
 
 
 @contextmanager
@@ -89,7 +97,13 @@ def _make_engine(name: str, file: ModelFile, threads: int | None, compute: str) 
 class LLM:
     """A loaded model. Any number of streams may be open on it; one thread at a time may use them."""
 
-    def __init__(self, file: ModelFile, engine: Engine, tokenizer: TextTokenizer) -> None:
+    def __init__(
+        self, file: ModelFile, engine: Engine, tokenizer: TextTokenizer, *, cache_bytes: int | None = None
+    ) -> None:
+        if cache_bytes is not None and cache_bytes < 1:
+            raise ConfigError(f"cache_bytes must be at least 1, not {cache_bytes}")
+        self.pool = Pool(cache_bytes, lambda: native.available_memory())
+        self._prefixes: OrderedDict[tuple[Any, ...], Prefix] = OrderedDict()
         self._file = file
         self._engine = engine
         self.tokenizer = tokenizer
@@ -132,17 +146,43 @@ class LLM:
         piece = self.tokenizer.piece
         return ChatTemplate(source, bos=piece(vocabulary.bos), eos=piece(vocabulary.eos))
 
-    def stream(self, **options: Any) -> Stream:
+    def stream(self, *, prefix: Prefix | None = None, **options: Any) -> Stream:
         """Open a stream.
 
         Args:
+            prefix: what it begins with, at no cost; its tokens are pinned.
             options: fields of StreamConfig: method, cache_size, num_sinks, ...
 
         Raises:
             ConfigError: an unknown or impossible option.
             OutOfMemoryError: the cache would not fit.
         """
-        return self._open(make(StreamConfig, options))
+        if prefix is None:
+            return self._open(make(StreamConfig, options))
+        return prefix.open(options)
+
+    def prefix(self, text: str | Sequence[int], *, kv_dtype: KvDtype = "auto") -> Prefix:
+        """Compute a text once, to begin any number of streams with it at no cost: a system prompt, a user's profile.
+
+        Args:
+            text: text, or token ids.
+            kv_dtype: precision of the streams that will begin with it.
+
+        Raises:
+            InputError: an empty text, or ids out of range.
+        """
+        if isinstance(text, str):
+            ids, bos = self.tokenizer.tokenize(text), self.tokenizer.bos
+            if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
+                ids = [bos, *ids]
+        else:
+            ids = self.tokenizer.check_ids(text).tolist()
+        if not ids:
+            raise InputError("a prefix must not be empty")
+        config = StreamConfig(num_sinks=0, num_pinned=len(ids), cache_size=len(ids) + 1, kv_dtype=kv_dtype)
+        stream = self._open(config)
+        stream.feed(ids)
+        return Prefix(stream)
 
     def chat(self, system: str | None = None, **options: Any) -> Any:
         """Open a chat whose system prompt is pinned.
@@ -158,7 +198,7 @@ class LLM:
 
         options.setdefault("whole_turns", options.get("method", "streaming") == "streaming")
         config = make(StreamConfig, options)
-        return Chat(self._open, self.tokenizer, self.chat_template, system=system, config=config)
+        return Chat(self._open_pinned, self.tokenizer, self.chat_template, system=system, config=config)
 
     def restore(self, path: str | Path) -> Stream:
         """Continue a stream that `Stream.save` has written.
@@ -168,7 +208,9 @@ class LLM:
             SnapshotError: it belongs to another model or version, is damaged, or is no saved stream.
             OutOfMemoryError: its cache would not fit.
         """
-        return Stream.restored(self._engine, self.tokenizer, snapshot.read(Path(path), self._file.fingerprint))
+        return Stream.restored(
+            self._engine, self.tokenizer, snapshot.read(Path(path), self._file.fingerprint), pool=self.pool
+        )
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of `text`, without the beginning-of-stream token."""
@@ -178,5 +220,20 @@ class LLM:
         """Text of token ids."""
         return self.tokenizer.detokenize(ids)
 
+    def _open_pinned(self, config: StreamConfig, ids: list[int]) -> Stream:
+        """A stream that has consumed `ids`, which it pins; chats with the same system prompt share its banks."""
+        if config.method != "streaming" or len(ids) < max(config.num_sinks, 1):
+            stream = self._open(config)
+            if ids:
+                stream.feed(ids)
+            return stream
+        key = (tuple(ids), config.kv_dtype)
+        if key not in self._prefixes:
+            self._prefixes[key] = self.prefix(ids, kv_dtype=config.kv_dtype)
+            if len(self._prefixes) > _PREFIXES:
+                self._prefixes.popitem(last=False)[1].close()
+        self._prefixes.move_to_end(key)
+        return self._prefixes[key].open(asdict(config))
+
     def _open(self, config: StreamConfig) -> Stream:
-        return Stream(self._engine, self.tokenizer, config, fingerprint=self._file.fingerprint)
+        return Stream(self._engine, self.tokenizer, config, pool=self.pool, fingerprint=self._file.fingerprint)

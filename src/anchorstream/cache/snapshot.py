@@ -67,11 +67,11 @@ def write(path: Path, snapshot: Snapshot) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def read(path: Path, fingerprint: str) -> Snapshot:
+def read(path: Path, fingerprint: str | None) -> Snapshot:
     """Read and check a file.
 
     Args:
-        fingerprint: of the model that it must belong to.
+        fingerprint: of the model that it must belong to; None: any.
 
     Raises:
         StorageError: there is no such file, or it cannot be read.
@@ -101,11 +101,11 @@ def read(path: Path, fingerprint: str) -> Snapshot:
         if isinstance(error, SnapshotError):
             raise
         raise SnapshotError(f"{path} is not a saved stream, or is damaged: {error}") from None
-    if header.get("fingerprint") != fingerprint:
+    if fingerprint is not None and header.get("fingerprint") != fingerprint:
         raise SnapshotError(
             f"{path} was saved with another model: {header.get('fingerprint', '')[:12]}..., not {fingerprint[:12]}..."
         )
-    return Snapshot(fingerprint=fingerprint, facts=facts, arrays=arrays)
+    return Snapshot(fingerprint=header.get("fingerprint", ""), facts=facts, arrays=arrays)
 
 
 def _checksum(header: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:

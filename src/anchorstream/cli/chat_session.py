@@ -18,6 +18,8 @@ _HELP = """\
 /info               the cache, the stream's length and the speed
 /set                the settings; /set NAME VALUE changes one (temperature, top_p, max_tokens, seed, ...)
 /set system TEXT    another system prompt; the chat begins anew
+/again              another answer to the last message
+/undo               take the last turn back
 /clear              forget all turns; the system prompt stays
 /bye                leave (Ctrl-D too)
 /?                  this list
@@ -96,6 +98,10 @@ class ChatSession:
             elif name == "/clear":
                 self._chat.clear()
                 print("The chat begins anew; the system prompt stays.")
+            elif name == "/again":
+                self._reply(self._chat.undo())
+            elif name == "/undo":
+                print(f"Taken back: {self._chat.undo()}")
             elif name == "/info":
                 self._info()
             elif name == "/set":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from anchorstream.cli import options
@@ -18,11 +21,19 @@ def info(
     cache_size: options.CacheSize = options.CACHE_SIZE,
     kv_dtype: options.KvDtype = options.KV_DTYPE,
     threads: options.Threads = None,
+    stream: Annotated[
+        Path | None, typer.Option(help="Show a saved stream instead: what it holds, bank by bank.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a model, the machine's instruction set, the size of the cache, and how long a stream may be."""
     import json
 
+    if stream is not None:
+        from anchorstream.cli.stream_picture import show
+
+        show(stream, as_json=as_json)
+        return
     from anchorstream.config import StreamConfig
     from anchorstream.formats import hub
     from anchorstream.formats.gguf import open_gguf

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from anchorstream.cache.banks import BankInfo
 from anchorstream.cache.plan import Plan
 from anchorstream.models.spec import ModelSpec
 
@@ -93,6 +94,10 @@ class Engine(Protocol):
 
     def cache_state(self, cache: Cache) -> CacheState:
         """All that a cache holds, copied."""
+        ...
+
+    def describe_cache(self, cache: Cache) -> list[BankInfo]:
+        """Each bank that a cache holds, anchors first."""
         ...
 
     def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:

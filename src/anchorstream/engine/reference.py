@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anchorstream.cache.banks import BankInfo
 from anchorstream.cache.plan import Plan
 from anchorstream.engine.base import Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
@@ -82,6 +83,11 @@ class ReferenceEngine:
 
         bounds = np.array([cache.length], np.int64)
         return {"bounds": bounds, "indices": indices, "keys": stacked(cache.keys), "values": stacked(cache.values)}
+
+    def describe_cache(self, cache: Cache) -> list[BankInfo]:
+        assert isinstance(cache, ReferenceCache)
+        indices = sorted(cache.keys[0])
+        return [BankInfo(indices[0], len(indices), False, "f32", cache.nbytes, False)] if indices else []
 
     def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
         cache = self.new_cache(kv_dtype)

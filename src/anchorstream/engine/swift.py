@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorstream.cache.banks import BankInfo
 from anchorstream.config import COMPUTES, KV_DTYPES, choice
 from anchorstream.engine.base import BANK_TOKENS, Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
@@ -74,6 +75,15 @@ class SwiftEngine:
         core: Any = cache
         bounds = np.array([core.length, core.num_anchors, core.window_first], np.int64)
         return {"bounds": bounds, **{f"bank.{i}": bank for i, bank in enumerate(core.banks())}}
+
+    def describe_cache(self, cache: Cache) -> list[BankInfo]:
+        core: Any = cache
+        infos, end = [], core.length
+        for i, (first, precision, nbytes, holders) in enumerate(core.describe()):
+            anchors = i < core.anchor_banks
+            last = min(end, core.num_anchors) if anchors else end
+            infos.append(BankInfo(first, min(BANK_TOKENS, last - first), anchors, precision, nbytes, holders > 1))
+        return infos
 
     def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
         cache: Any = self.new_cache(kv_dtype)

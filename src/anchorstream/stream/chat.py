@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from anchorstream.config import StreamConfig
 from anchorstream.errors import ConfigError, InputError
 from anchorstream.stream.generation import Generation
+from anchorstream.stream.marks import Mark
 from anchorstream.stream.stream import Progress, Stream
 from anchorstream.text.chat_template import ChatTemplate
 from anchorstream.text.tokenizer import TextTokenizer
 from anchorstream.text.turns import TurnTexts, tokenize_turn
 
 DEFAULT_REPLY_TOKENS = 512
+_TURNS_TO_UNDO = 8
 
 
 class Chat:
@@ -23,7 +26,7 @@ class Chat:
     beginning, so that the model never sees half a turn.
 
     Args:
-        open_stream: makes the chat's stream from a StreamConfig.
+        open_stream: makes a stream from a StreamConfig, which has consumed the pinned ids.
         tokenizer: cuts text.
         template: the model's chat template.
         system: the system prompt; None: the template's own.
@@ -36,7 +39,7 @@ class Chat:
 
     def __init__(
         self,
-        open_stream: Callable[[StreamConfig], Stream],
+        open_stream: Callable[[StreamConfig, list[int]], Stream],
         tokenizer: TextTokenizer,
         template: ChatTemplate,
         *,
@@ -58,6 +61,7 @@ class Chat:
         self._config = config
         self._stream: Stream | None = None
         self._generation: Generation | None = None
+        self._turns: deque[tuple[Mark, str]] = deque(maxlen=_TURNS_TO_UNDO)
         self.num_turns = 0
         self.clear()
 
@@ -79,14 +83,32 @@ class Chat:
 
     def clear(self) -> None:
         """Forget all turns; the system prompt stays."""
-        stream = self._open_stream(self._config)
-        if self._pinned:
-            stream.feed(self._pinned)
+        stream = self._open_stream(self._config, self._pinned)
         if self._stream is not None:
             self._stream.close()
         self._stream = stream
+        self._turns.clear()
         self.num_turns = 0
         self._generation = None
+
+    def undo(self) -> str:
+        """Take the last turn back, at no cost; what the user had said in it. Up to eight turns can be taken back.
+
+        Raises:
+            InputError: there is no turn to take back, or the pool has needed its memory.
+        """
+        if not self._turns:
+            raise InputError("there is no turn to take back")
+        mark, message = self._turns[-1]
+        self.stream.rewind(mark)
+        self._turns.pop()[0].drop()
+        self.num_turns -= 1
+        self._generation = None
+        return message
+
+    def regenerate(self, **options: Any) -> Iterator[str]:
+        """Answer the last message anew; options as for `send`."""
+        return self.send(self.undo(), **options)
 
     def send(
         self,
@@ -119,12 +141,22 @@ class Chat:
         if not first and ids and ids[0] == self._tokenizer.bos and self._tokenizer.adds_bos:
             ids = ids[1:]
         generation = self.stream.generation(max_tokens, stop=stop, **sampling) if self.stream.length else None
-        return self._turn(ids, generation, lambda: self.stream.generation(max_tokens, stop=stop, **sampling), progress)
+        return self._turn(
+            message, ids, generation, lambda: self.stream.generation(max_tokens, stop=stop, **sampling), progress
+        )
 
     def _turn(
-        self, ids: list[int], generation: Generation | None, make: Callable[[], Generation], progress: Progress | None
+        self,
+        message: str,
+        ids: list[int],
+        generation: Generation | None,
+        make: Callable[[], Generation],
+        progress: Progress | None,
     ) -> Iterator[str]:
         stream = self.stream
+        if len(self._turns) == _TURNS_TO_UNDO:
+            self._turns.popleft()[0].drop()
+        self._turns.append((stream.mark(), message))
         stream.begin_turn()
         self.num_turns += 1
         try:

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from anchorstream.cache import snapshot
+from anchorstream.cache.banks import Pool
 from anchorstream.cache.plan import Plan
 from anchorstream.cache.retention import make_retention
 from anchorstream.config import SamplingConfig, StreamConfig, make
 from anchorstream.engine.base import BANK_TOKENS, Cache, Engine, Output, Segment, Want
-from anchorstream.errors import ClosedError, ConfigError, InputError, OutOfMemoryError, SnapshotError
-from anchorstream.kernels import native
+from anchorstream.errors import ClosedError, ConfigError, InputError, SnapshotError
 from anchorstream.stream.generation import Generation, Limits
 from anchorstream.stream.history import TokenHistory
+from anchorstream.stream.marks import Mark, State
 from anchorstream.stream.sampling import Sampler
 from anchorstream.text.tokenizer import TextTokenizer
 
 Progress = Callable[[int, int], None]  # tokens fed so far, tokens to feed
 
 _LEAST_HISTORY = 1024  # ids kept beyond the cache's own, for repetition penalties
-_MEMORY_MARGIN = 64 << 20  # bytes left to the rest of the machine
 
 
 class Stream:
@@ -39,22 +39,23 @@ class Stream:
         engine: computes.
         tokenizer: cuts text.
         config: method, sizes, precision.
+        pool: keeps the accounts of all streams' memory.
         fingerprint: names the model in saved streams.
 
     Raises:
-        OutOfMemoryError: the cache would not fit in this machine's memory; nothing has been allocated.
+        OutOfMemoryError: the cache would not fit into the pool; nothing has been allocated.
     """
 
     def __init__(
-        self, engine: Engine, tokenizer: TextTokenizer, config: StreamConfig, *, fingerprint: str = ""
+        self, engine: Engine, tokenizer: TextTokenizer, config: StreamConfig, *, pool: Pool, fingerprint: str = ""
     ) -> None:
-        self.fingerprint = fingerprint
         self._engine = engine
         self._tokenizer = tokenizer
         self._config = config
+        self._pool = pool
+        self.fingerprint = fingerprint
         self._retention = make_retention(config)
-        if config.method != "dense":
-            self._require_memory(config.cache_size + engine.chunk_size + 2 * BANK_TOKENS)
+        self._reserve(0 if config.method == "dense" else config.cache_size + engine.chunk_size)
         self._cache: Cache | None = engine.new_cache(config.kv_dtype)
         self._history = TokenHistory(None if config.method == "dense" else max(config.cache_size, _LEAST_HISTORY))
         self._length = 0
@@ -227,22 +228,64 @@ class Stream:
     # ---- copying and closing ----
 
     def fork(self) -> Stream:
-        """A copy that continues on its own; this stream is not changed."""
+        """A copy that continues on its own; this stream is not changed. Nothing is copied but the unfinished bank.
+
+        Raises:
+            OutOfMemoryError: the pool could not hold both once they go different ways.
+        """
+        return self.fork_as(self._config)
+
+    def fork_as(self, config: StreamConfig) -> Stream:
+        """A fork that goes on with another config. What is cached so far must be what that config would have cached."""
         self._settle()
-        cache = self._open()
-        if self._config.method != "dense":
-            self._require_memory(self._engine.chunk_size + 2 * BANK_TOKENS)
-        other = object.__new__(Stream)
-        other.fingerprint = self.fingerprint
-        other._engine, other._tokenizer, other._config = self._engine, self._tokenizer, self._config
-        other._retention = self._retention
-        other._cache = cache.fork()
-        other._history = self._history.copy()
-        other._length = self._length
-        other._turns = list(self._turns)
-        other._logits = self._logits
-        other._unfinished = None
+        self._open()
+        other = Stream(self._engine, self._tokenizer, config, pool=self._pool, fingerprint=self.fingerprint)
+        other._take(self._state())
         return other
+
+    def mark(self) -> Mark:
+        """Remember this place, to come back with `rewind`. Costs about what a fork costs."""
+        self._settle()
+        self._open()
+        mark = Mark(self, self._state(), self._pool.drop)
+        self._pool.keep(mark)
+        return mark
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to a mark, as if nothing had come after it. The mark can be used again.
+
+        Raises:
+            InputError: a mark of another stream, or one that is gone; the stream is as it was.
+        """
+        self._open()
+        state = mark.state_for(self)
+        self._unfinished = None
+        self._take(State(state.cache.fork(), state.length, state.turns, state.history.copy(), state.logits))
+
+    def _state(self) -> State:
+        return State(self._open().fork(), self._length, tuple(self._turns), self._history.copy(), self._logits)
+
+    def _take(self, state: State) -> None:
+        self._cache, self._length, self._turns = state.cache, state.length, list(state.turns)
+        self._history, self._logits = state.history, state.logits
+
+    def describe(self) -> dict[str, Any]:
+        """What the stream holds, as data: anchors, window, banks with their precision and sharing, the evicted."""
+        held = self.cached_indices
+        anchors = min(len(held), self._config.num_anchors)
+        banks = self._engine.describe_cache(self._open())
+        return {
+            "method": self._config.method,
+            "length": self._length,
+            "cache_size": None if self._config.method == "dense" else self._config.cache_size,
+            "anchors": anchors,
+            "window": len(held) - anchors,
+            "window_first": int(held[anchors]) if len(held) > anchors else self._length,
+            "evicted": self._length - len(held),
+            "turns_in_window": len(self._turns),
+            "nbytes": self.nbytes,
+            "banks": [asdict(bank) for bank in banks],
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the stream to a file, from which `LLM.restore` continues it to the bit.
@@ -255,7 +298,13 @@ class Stream:
         """
         self._settle()
         cache = self._open()
-        facts = {"config": asdict(self._config), "length": self._length, "turns": self._turns}
+        description = self.describe()
+        facts = {
+            "config": asdict(self._config),
+            "length": self._length,
+            "turns": self._turns,
+            "description": description,
+        }
         arrays = {f"cache.{name}": array for name, array in self._engine.cache_state(cache).items()}
         arrays["history"] = self._history.last(1 << 62)
         if self._logits is not None:
@@ -263,7 +312,7 @@ class Stream:
         snapshot.write(Path(path), snapshot.Snapshot(fingerprint=self.fingerprint, facts=facts, arrays=arrays))
 
     @classmethod
-    def restored(cls, engine: Engine, tokenizer: TextTokenizer, saved: snapshot.Snapshot) -> Stream:
+    def restored(cls, engine: Engine, tokenizer: TextTokenizer, saved: snapshot.Snapshot, *, pool: Pool) -> Stream:
         """The stream that `saved` was taken from.
 
         Raises:
@@ -271,9 +320,8 @@ class Stream:
             OutOfMemoryError: the cache would not fit.
         """
         try:
-            stream = cls(
-                engine, tokenizer, make(StreamConfig, dict(saved.facts["config"])), fingerprint=saved.fingerprint
-            )
+            config = make(StreamConfig, dict(saved.facts["config"]))
+            stream = cls(engine, tokenizer, config, pool=pool, fingerprint=saved.fingerprint)
             state = {
                 name.removeprefix("cache."): array for name, array in saved.arrays.items() if name.startswith("cache.")
             }
@@ -290,6 +338,11 @@ class Stream:
         """Give the cache back. The stream cannot be used afterwards; closing twice does no harm."""
         self._cache = None
         self._logits = None
+        self._pool.release(id(self))
+
+    def __del__(self) -> None:
+        if pool := getattr(self, "_pool", None):
+            pool.release(id(self))
 
     def __enter__(self) -> Stream:
         return self
@@ -377,16 +430,14 @@ class Stream:
     def _require_growth(self, count: int) -> None:
         """A dense stream grows: refuse what would not fit, before anything is consumed."""
         if self._config.method == "dense" and (count > 1 or self._length % BANK_TOKENS == 0):
-            self._require_memory(count + BANK_TOKENS)
+            self._reserve(self._length + count)
 
-    def _require_memory(self, tokens: int) -> None:
-        need = tokens * self._engine.kv_bytes_per_token(self._config.kv_dtype)
-        free = native.available_memory()
-        if free is not None and need > max(0, free - _MEMORY_MARGIN):
-            raise OutOfMemoryError(
-                f"a cache of {tokens} tokens takes {need / 2**20:,.0f} MB and {free / 2**20:,.0f} MB are free; "
-                f"a smaller cache_size would fit, or method 'streaming' instead of 'dense'"
-            )
+    def _reserve(self, tokens: int) -> None:
+        """Set aside what a cache of so many tokens can take: the newest banks and the anchors are never quantised."""
+        kind, unsealed = self._config.kv_dtype, self._engine.chunk_size + 2 * BANK_TOKENS + self._config.num_anchors
+        per_token = self._engine.kv_bytes_per_token(kind)
+        whole = self._engine.kv_bytes_per_token("f16") if kind in ("q8", "q4") else 0
+        self._pool.reserve(id(self), (tokens + 2 * BANK_TOKENS) * per_token + unsealed * whole)
 
 
 def _surprise(logits: np.ndarray, token: int) -> float:
