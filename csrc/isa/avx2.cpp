@@ -60,8 +60,8 @@ inline void i_store_i8(int8_t *p, I x) {
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i *>(p), _mm_packs_epi16(words, words));
 }
-inline I i_low4(I a) { return _mm256_and_si256(a, _mm256_set1_epi32(15)); }
-inline I i_high4(I a) { return _mm256_srli_epi32(a, 4); }
+inline F f_low4(I a) { return _mm256_cvtepi32_ps(_mm256_and_si256(a, _mm256_set1_epi32(15))); }
+inline F f_high4(I a) { return _mm256_cvtepi32_ps(_mm256_srli_epi32(a, 4)); }
 inline I i_add(I a, I b) { return _mm256_add_epi32(a, b); }
 template <int S> inline I i_shift_left(I a) { return _mm256_slli_epi32(a, S); }
 inline int32_t i_sum(I a) {

@@ -46,8 +46,10 @@ inline I i_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 inline I i_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
 inline I i_load_i8(const int8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
 inline void i_store_i8(int8_t *p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(x)); }
-inline I i_low4(I a) { return _mm512_and_si512(a, _mm512_set1_epi32(15)); }
-inline I i_high4(I a) { return _mm512_srli_epi32(a, 4); }
+inline F f_low4(I a) { // looks up its low 4 bits: cheaper than a mask and a conversion
+    return _mm512_permutexvar_ps(a, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+inline F f_high4(I a) { return f_low4(_mm512_srli_epi32(a, 4)); }
 inline I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
 template <int S> inline I i_shift_left(I a) { return _mm512_slli_epi32(a, S); }
 inline int32_t i_sum(I a) { return _mm512_reduce_add_epi32(a); }

@@ -236,7 +236,7 @@ struct Nibbles4 {
     ptrdiff_t stride;
     F load(ptrdiff_t k, ptrdiff_t i) const {
         const I both = i_load_u8(base + k * stride + i / 32 * 16 + i % 16);
-        return i_float(i % 32 < 16 ? i_low4(both) : i_high4(both));
+        return i % 32 < 16 ? f_low4(both) : f_high4(both);
     }
     Nibbles4 row(ptrdiff_t k) const { return {base + k * stride, stride}; }
     template <int Count> void fetch(ptrdiff_t k, ptrdiff_t i) const { __builtin_prefetch(base + k * stride + i / 2); }
@@ -408,7 +408,11 @@ template <class C, KvKind Kind> void attend_codes(const Attend &a) {
         attend_with(a, Plain<float>{k, kBankTokens}, Plain<float>{v, a.dim}, Plain<float>{nullptr, 0}, Plain<float>{nullptr, 0});
         return;
     }
-    float *q = rest, *least = q + static_cast<ptrdiff_t>(a.rows) * a.dim; // scaled queries, and what the minimums add to each row
+    if (a.ahead) { // the products fetch the codes, this the scales
+        for (size_t i = at.key_scales; i < at.values; i += 64) __builtin_prefetch(a.ahead + i);
+        for (size_t i = at.value_scales; i < at.end; i += 64) __builtin_prefetch(a.ahead + i);
+    }
+    float *q = rest; // scaled queries; what the minimums add to a row is where its scores begin
     for (int r = 0; r < a.rows; ++r) {
         F sum = f_zero();
         for (int d = 0; d < a.dim; d += kLanes) {
@@ -416,14 +420,10 @@ template <class C, KvKind Kind> void attend_codes(const Attend &a) {
             f_store(q + r * a.dim + d, f_mul(x, halves(at.key_scales, d)));
             sum = f_fma(x, halves(at.key_minimums, d), sum);
         }
-        least[r] = f_sum(sum);
+        const F least = f_set(f_sum(sum));
+        for (int i = from; i < to; i += kLanes) f_store(scores + r * kBankTokens + i, least);
     }
-    multiply(q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, false, C{a.ahead, key_stride});
-    for (int r = 0; r < a.rows; ++r)
-        for (int i = from; i < to; i += kLanes) {
-            float *score = scores + r * kBankTokens + i;
-            f_store(score, f_add(f_load(score), f_set(least[r])));
-        }
+    multiply(q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, true, C{a.ahead, key_stride});
     weigh(a, scores, from, to);
     for (int r = 0; r < a.rows; ++r) {
         float *row = scores + r * kBankTokens, *out = a.out + static_cast<ptrdiff_t>(r) * a.dim;

@@ -55,8 +55,8 @@ inline void i_store_i8(int8_t *p, I x) {
     const int32_t four = vget_lane_s32(vreinterpret_s32_s8(vqmovn_s16(vcombine_s16(words, words))), 0);
     std::memcpy(p, &four, 4);
 }
-inline I i_low4(I a) { return vandq_s32(a, vdupq_n_s32(15)); }
-inline I i_high4(I a) { return vshrq_n_s32(a, 4); }
+inline F f_low4(I a) { return vcvtq_f32_s32(vandq_s32(a, vdupq_n_s32(15))); }
+inline F f_high4(I a) { return vcvtq_f32_s32(vshrq_n_s32(a, 4)); }
 inline I i_add(I a, I b) { return vaddq_s32(a, b); }
 template <int S> inline I i_shift_left(I a) { return vshlq_n_s32(a, S); }
 inline int32_t i_sum(I a) { return vaddvq_s32(a); }

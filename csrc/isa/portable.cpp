@@ -106,11 +106,11 @@ inline I i_load_i8(const int8_t *p) {
 inline void i_store_i8(int8_t *p, I x) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(x.v[i]);
 }
-inline I i_low4(I a) {
-    return lanes<I>([&](int i) { return a.v[i] & 15; });
+inline F f_low4(I a) {
+    return lanes<F>([&](int i) { return static_cast<float>(a.v[i] & 15); });
 }
-inline I i_high4(I a) {
-    return lanes<I>([&](int i) { return a.v[i] >> 4; });
+inline F f_high4(I a) {
+    return lanes<F>([&](int i) { return static_cast<float>(a.v[i] >> 4); });
 }
 inline I i_add(I a, I b) {
     return lanes<I>([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) + static_cast<uint32_t>(b.v[i])); });
