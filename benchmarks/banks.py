@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import setup_peers
 
 import anchorstream
+import setup_peers
 from anchorstream.evaluation import machine
 from anchorstream.kernels import reference
 
