@@ -120,9 +120,6 @@ class Model {
         return std::make_unique<Cache>(pool(wanted));
     }
 
-    // Bytes of a bank.
-    size_t bank_bytes(const std::string &kind) const { return pools_[static_cast<size_t>(parse_kv_kind(kind))]->shape().bytes(); }
-
     void forward(const nb::list &list) {
         require(sealed_, "the model has not been sealed");
         std::vector<Request> requests;
@@ -463,7 +460,7 @@ NB_MODULE(_core, m) {
         .def("add_vector", &Model::add_vector, nb::arg("role"), nb::arg("layer"), nb::arg("data"))
         .def("seal", &Model::seal)
         .def("new_cache", &Model::new_cache, nb::keep_alive<0, 1>(), nb::arg("kind"))
-        .def("bank_bytes", &Model::bank_bytes, nb::arg("kind"))
+
         .def("forward", &Model::forward, nb::arg("requests"))
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("bytes_per_token", &Model::bytes_per_token)
@@ -475,6 +472,13 @@ NB_MODULE(_core, m) {
         for (const Kernels *kernels : runnable_kernels()) names.emplace_back(kernels->name);
         return names;
     });
+    m.def(
+        "bank_bytes",
+        [](const std::string &kind, int layers, int kv_heads, int head_size) {
+            require(layers > 0 && kv_heads > 0 && head_size > 0, "sizes must be positive");
+            return BankShape{layers, kv_heads, head_size, parse_kv_kind(kind)}.bytes();
+        },
+        nb::arg("kind"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_size"));
     m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("repeats"));
     m.def("gemm", &test_gemm, nb::arg("isa"), nb::arg("type"), nb::arg("weights"), nb::arg("rows"), nb::arg("x"), nb::arg("as_f32"));
     m.def("dequantise", &test_dequantise, nb::arg("type"), nb::arg("weights"), nb::arg("rows"), nb::arg("columns"), nb::arg("packed"));

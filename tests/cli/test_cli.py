@@ -151,6 +151,8 @@ def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert facts["bytes_per_cached_token"] == 2 * 2 * 2 * 32 * 2  # keys and values, layers, kv heads, head size, f16
     assert facts["stream_length"] == "unbounded"
+    assert run(["info", model, "--kv-dtype", "q4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes_per_cached_token"] < facts["bytes_per_cached_token"] / 3
     assert run(["info", model, "--method", "dense", "--json"]) == 0
     assert "512" in json.loads(capsys.readouterr().out)["stream_length"]
 

@@ -43,7 +43,8 @@ def info(
     path = hub.resolve(model)
     file = open_gguf(path)
     spec = file.spec
-    per_token = spec.kv_bytes_per_token(4 if kv_dtype == "f32" else 2)
+    precision = "f16" if kv_dtype == "auto" else kv_dtype
+    per_token = native.kv_bytes_per_token(precision, spec.num_layers, spec.num_kv_heads, spec.head_size)
     dense = config.method == "dense"
     facts = {
         "model": spec.name,

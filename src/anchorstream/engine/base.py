@@ -12,8 +12,6 @@ from anchorstream.cache.banks import BankInfo
 from anchorstream.cache.plan import Plan
 from anchorstream.models.spec import ModelSpec
 
-BANK_TOKENS = 64  # the compiled core's kBankTokens: a cache grows by so many tokens
-
 Want = Literal["nothing", "last", "all"]
 
 

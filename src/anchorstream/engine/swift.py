@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorstream.cache.banks import BankInfo
 from anchorstream.config import COMPUTES, KV_DTYPES, choice
-from anchorstream.engine.base import BANK_TOKENS, Cache, CacheState, Output, Segment
+from anchorstream.engine.base import Cache, CacheState, Output, Segment
 from anchorstream.errors import ConfigError, InputError, UnsupportedModelError
 from anchorstream.formats.weights import ModelFile, RawTensor
 from anchorstream.kernels import native
@@ -82,7 +82,9 @@ class SwiftEngine:
         for i, (first, precision, nbytes, holders) in enumerate(core.describe()):
             anchors = i < core.anchor_banks
             last = min(end, core.num_anchors) if anchors else end
-            infos.append(BankInfo(first, min(BANK_TOKENS, last - first), anchors, precision, nbytes, holders > 1))
+            infos.append(
+                BankInfo(first, min(native.BANK_TOKENS, last - first), anchors, precision, nbytes, holders > 1)
+            )
         return infos
 
     def restore_cache(self, state: CacheState, kv_dtype: str = "auto") -> Cache:
@@ -95,7 +97,8 @@ class SwiftEngine:
         return cache
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto") -> int:
-        return int(self._model.bank_bytes(self._precision(kv_dtype))) // BANK_TOKENS
+        spec = self._spec
+        return native.kv_bytes_per_token(self._precision(kv_dtype), spec.num_layers, spec.num_kv_heads, spec.head_size)
 
     def _precision(self, kv_dtype: str) -> str:
         """The precision that `kv_dtype` means here."""

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from anchorstream.errors import AnchorstreamError, ConfigError
 
-__all__ = ["available_memory", "core", "instruction_set", "instruction_sets", "read_bandwidth", "usable_cores"]
+__all__ = [
+    "BANK_TOKENS",
+    "available_memory",
+    "core",
+    "instruction_set",
+    "instruction_sets",
+    "kv_bytes_per_token",
+    "read_bandwidth",
+    "usable_cores",
+]
 
 try:
     import anchorstream.kernels._core as core
@@ -21,6 +30,7 @@ except ImportError as error:  # pragma: no cover - a broken installation
     ) from error
 
 ISA_VARIABLE = "ANCHORSTREAM_ISA"
+BANK_TOKENS = 64  # the core's kBankTokens: a cache grows by so many tokens
 
 
 def instruction_sets() -> list[str]:
@@ -66,6 +76,11 @@ def _quota() -> int | None:
 def read_bandwidth(nbytes: int, threads: int, repeats: int = 20) -> float:
     """Bytes per second that `threads` threads read together from a buffer of `nbytes`; the best of `repeats` sweeps."""
     return float(core.read_bandwidth(nbytes, threads, repeats))
+
+
+def kv_bytes_per_token(precision: str, layers: int, kv_heads: int, head_size: int) -> int:
+    """Bytes that one token takes in a full bank, in all layers; precision is f16, f32, q8 or q4."""
+    return int(core.bank_bytes(precision, layers, kv_heads, head_size)) // BANK_TOKENS
 
 
 def available_memory() -> int | None:

@@ -15,8 +15,9 @@ from anchorstream.cache.banks import Pool
 from anchorstream.cache.plan import Plan
 from anchorstream.cache.retention import make_retention
 from anchorstream.config import SamplingConfig, StreamConfig, make
-from anchorstream.engine.base import BANK_TOKENS, Cache, Engine, Output, Segment, Want
+from anchorstream.engine.base import Cache, Engine, Output, Segment, Want
 from anchorstream.errors import ClosedError, ConfigError, InputError, SnapshotError
+from anchorstream.kernels.native import BANK_TOKENS
 from anchorstream.stream.generation import Generation, Limits
 from anchorstream.stream.history import TokenHistory
 from anchorstream.stream.marks import Mark, State
