@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from anchorstream.cli.console import PromptProgress, Stopped, interruptible
@@ -164,21 +164,23 @@ def _parse(name: str, value: str) -> int | float | None:
 
 def _messages(source: TextIO, terminal: bool) -> Iterator[str]:
     """What the user says: a line, or several between fences."""
-    lines = _lines(source, terminal)
+    inside = False
+    lines = _lines(source, terminal, lambda: "... " if inside else ">>> ")
     for line in lines:
         if not line.lstrip().startswith(_FENCE):
             yield line
             continue
-        text = line.lstrip()[len(_FENCE) :]
+        text, inside = line.lstrip()[len(_FENCE) :], True
         while not text.rstrip().endswith(_FENCE):
             more = next(lines, None)
             if more is None:
                 break
             text += "\n" + more
+        inside = False
         yield text.rstrip().removesuffix(_FENCE).strip("\n")
 
 
-def _lines(source: TextIO, terminal: bool) -> Iterator[str]:
+def _lines(source: TextIO, terminal: bool, prompt: Callable[[], str]) -> Iterator[str]:
     while True:
         if not terminal:
             raw = source.buffer.readline() if hasattr(source, "buffer") else source.readline().encode()
@@ -190,7 +192,7 @@ def _lines(source: TextIO, terminal: bool) -> Iterator[str]:
                 print(f"anchorstream: {error}; the line is left out", file=sys.stderr)
             continue
         try:
-            yield input(">>> ")
+            yield input(prompt())
         except EOFError:
             print()
             return
