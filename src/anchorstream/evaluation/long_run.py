@@ -104,6 +104,7 @@ def run(
 def _finish_block(long_run: LongRun) -> None:
     long_run.perplexities.append(float(np.exp(long_run.nll / max(1, long_run.scored))))
     long_run.speeds.append(long_run.scored / long_run.seconds if long_run.seconds else 0.0)
+    machine.trim()  # a checkpoint's copy of the cache has just been freed
     long_run.memory.append(machine.memory())
     long_run.nll, long_run.scored, long_run.seconds = 0.0, 0, 0.0
 

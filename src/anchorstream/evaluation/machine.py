@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def describe() -> dict[str, object]:
 def peak_memory() -> int:
     """Peak resident bytes of this process."""
     return _status("VmHWM")
+
+
+def trim() -> None:
+    """Give memory that has been freed back to the system, where the C library knows how, so that `memory` tells what is held."""
+    import ctypes
+
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def memory() -> int:
