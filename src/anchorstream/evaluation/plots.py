@@ -67,7 +67,9 @@ def perplexity(path: Path, runs: Sequence[Scores], *, model: str, trained_contex
             trained_context, color="grey", linestyle="--", label=f"the model's trained length, {trained_context:,}"
         )
     low = min((run.perplexity for run in runs if np.isfinite(run.perplexity)), default=1.0)
-    axes.set_ylim(bottom=low / 2)
+    # the first few tokens surprise any model: they would press all the rest together
+    settled = [values[len(values) // 20 :].max() for _, values in (run.running() for run in runs) if len(values)]
+    axes.set_ylim(low / 2, 2 * max(settled, default=1.0))
     axes.legend(title="method (sinks + window): perplexity at the end")
     return _save(figure, path)
 
