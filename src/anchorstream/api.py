@@ -56,9 +56,8 @@ def load(
     with _no_garbage_collection():
         file = open_gguf(path)
         tokenizer = TextTokenizer(file.vocabulary)
-        beside = Thread(
-            target=_prepare, args=(tokenizer,), daemon=True
-        )  # while the core, which needs no Python, packs the weights
+        # while the core, which needs no Python, packs the weights
+        beside = Thread(target=_prepare, args=(tokenizer,), daemon=True)
         beside.start()
         made = _make_engine(engine, file, threads, compute)
         beside.join()
@@ -172,9 +171,7 @@ class LLM:
             InputError: an empty text, or ids out of range.
         """
         if isinstance(text, str):
-            ids, bos = self.tokenizer.tokenize(text), self.tokenizer.bos
-            if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-                ids = [bos, *ids]
+            ids = self.tokenizer.with_bos(self.tokenizer.tokenize(text))
         else:
             ids = self.tokenizer.check_ids(text).tolist()
         if not ids:

@@ -1,7 +1,7 @@
 """The pool's accounts: what all streams' caches may take together. Counts bytes; the banks themselves are the engine's.
 
 A stream reserves all that it can ever need before it begins, so that a stream that runs never fails for want of memory.
-What is not reserved may hold marks (cache/marks), which give way, oldest first.
+What is not reserved may hold marks, which give way, oldest first.
 """
 
 from __future__ import annotations

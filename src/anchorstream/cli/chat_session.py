@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from anchorstream.cli.console import PromptProgress, Stopped, interruptible
-from anchorstream.cli.text_input import decode
 from anchorstream.config import SamplingConfig, make
 from anchorstream.errors import AnchorstreamError, ConfigError, InputError
 from anchorstream.stream.generation import Limits
+from anchorstream.text.utf8 import decode
 
 _FENCE = '"""'
 _HELP = """\

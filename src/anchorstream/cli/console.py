@@ -13,11 +13,6 @@ from typing import Any
 Progress = Callable[[int, int], None]
 
 
-def note(text: str) -> None:
-    """A line for people, apart from the output."""
-    print(text, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def pull_progress(name: str) -> Iterator[Progress]:
     """A progress bar of bytes on the error stream; made when there is something to show."""

@@ -6,18 +6,7 @@ import sys
 from pathlib import Path
 
 from anchorstream.errors import InputError
-
-
-def decode(data: bytes, where: str) -> str:
-    """UTF-8 text, without a byte-order mark.
-
-    Raises:
-        InputError: bytes that are not UTF-8; the place is named.
-    """
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
+from anchorstream.text.utf8 import decode
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -28,6 +28,11 @@ class Cache(Protocol):
         """Bytes held now."""
         ...
 
+    @property
+    def unshared_bytes(self) -> int:
+        """Bytes of it that no other cache holds."""
+        ...
+
     def clear(self) -> None:
         """Forget everything."""
         ...

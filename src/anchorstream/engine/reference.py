@@ -35,6 +35,10 @@ class ReferenceCache:
     def nbytes(self) -> int:
         return sum(array.nbytes for layer in (*self.keys, *self.values) for array in layer.values())
 
+    @property
+    def unshared_bytes(self) -> int:
+        return 0  # forks share every array, and nothing here counts them
+
     def clear(self) -> None:
         for layer in (*self.keys, *self.values):
             layer.clear()

@@ -69,15 +69,9 @@ def measure(
 
 def _decode(stream: Any, tokens: int) -> list[float]:
     """Seconds between tokens."""
-    generation = stream.generation(tokens, temperature=0, ignore_end=True)
     between, last = [], time.perf_counter()
-    while not generation.finished:
-        before = generation.count
-        token = generation.choose(stream.logits, stream.recent(generation.looks_back))
-        stream.feed([token])
-        generation.push(token)
+    for _ in stream.steps(stream.generation(tokens, temperature=0, ignore_end=True)):
         now = time.perf_counter()
-        if generation.count > before:
-            between.append(now - last)
+        between.append(now - last)
         last = now
     return between

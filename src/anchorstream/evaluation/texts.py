@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorstream.errors import InputError, MissingExtraError
+from anchorstream.text.utf8 import decode
 
 _DATASETS = {"pg19": ("deepmind/pg19", "test", "text")}  # name: repository, split, column
 
@@ -27,10 +28,7 @@ def read_files(paths: Sequence[Path]) -> str:
             raise InputError(f"{path} cannot be read: {error.strerror}") from None
         if b"\0" in data[: 1 << 16]:
             raise InputError(f"{path} is a binary file; a text in UTF-8 is needed")
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from None
+        text = decode(data, str(path))
         if not text.strip():
             raise InputError(f"{path} is empty")
         texts.append(text)

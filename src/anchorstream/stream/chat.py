@@ -140,36 +140,21 @@ class Chat:
         ids = tokenize_turn(self._tokenizer, self._texts.opening(message, first=first), message)
         if not first and ids and ids[0] == self._tokenizer.bos and self._tokenizer.adds_bos:
             ids = ids[1:]
-        generation = self.stream.generation(max_tokens, stop=stop, **sampling) if self.stream.length else None
-        return self._turn(
-            message, ids, generation, lambda: self.stream.generation(max_tokens, stop=stop, **sampling), progress
-        )
+        generation = self.stream.generation(max_tokens, stop=stop, **sampling)
+        return self._turn(message, ids, generation, progress)
 
-    def _turn(
-        self,
-        message: str,
-        ids: list[int],
-        generation: Generation | None,
-        make: Callable[[], Generation],
-        progress: Progress | None,
-    ) -> Iterator[str]:
+    def _turn(self, message: str, ids: list[int], generation: Generation, progress: Progress | None) -> Iterator[str]:
         stream = self.stream
-        if len(self._turns) == _TURNS_TO_UNDO:
-            self._turns.popleft()[0].drop()
         self._turns.append((stream.mark(), message))
         stream.begin_turn()
         self.num_turns += 1
         try:
             stream.feed(ids, progress=progress)
-            self._generation = generation or make()
-            yield from stream.run(self._generation)
+            self._generation = generation
+            yield from stream.run(generation)
         finally:
             if self._texts.closing:
                 stream.feed(self._tokenizer.tokenize(self._texts.closing))
 
     def _pinned_ids(self, system: str | None) -> list[int]:
-        ids = tokenize_turn(self._tokenizer, self._texts.pinned, system or "")
-        bos = self._tokenizer.bos
-        if self._tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids = [bos, *ids]
-        return ids
+        return self._tokenizer.with_bos(tokenize_turn(self._tokenizer, self._texts.pinned, system or ""))

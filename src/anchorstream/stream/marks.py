@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -44,8 +43,7 @@ class Mark:
     @property
     def nbytes(self) -> int:
         """Bytes that would be free without it."""
-        cache: Any = self._state.cache if self._state else None
-        return int(getattr(cache, "unshared_bytes", 0)) if cache is not None else 0
+        return self._state.cache.unshared_bytes if self._state else 0
 
     def evict(self) -> None:
         """Called by the pool when it needs the bytes."""

@@ -104,11 +104,6 @@ class Stream:
         """Indices at which the turns begin that are still in the window."""
         return tuple(self._turns)
 
-    def recent(self, count: int) -> np.ndarray:
-        """The last `count` token ids, or as many as are still known (at least the cache's, and a thousand); int32."""
-        self._settle()
-        return self._history.last(count).copy()
-
     # ---- consuming ----
 
     def feed(self, text: str | Sequence[int] | np.ndarray, *, progress: Progress | None = None) -> int:
@@ -198,6 +193,7 @@ class Stream:
             InputError: the stream is empty.
         """
         generation = self.generation(max_tokens, stop=stop, ignore_end=ignore_end, **sampling)
+        assert self.logits is not None  # so that an empty stream says so now and not at the first step
         return self.run(generation)
 
     def generation(
@@ -213,18 +209,22 @@ class Stream:
             sampling["logit_bias"] = tuple(bias.items())
         config = make(SamplingConfig, sampling)
         limits = Limits.make(max_tokens, stop, ignore_end)
-        assert self.logits is not None
         return Generation(self._tokenizer, Sampler(config, self._engine.spec.vocab_size), limits)
 
     def run(self, generation: Generation) -> Iterator[str]:
         """Run a reply to its end, yielding its text."""
+        for text in self.steps(generation):
+            if text:
+                yield text
+
+    def steps(self, generation: Generation) -> Iterator[str]:
+        """Run a reply to its end, yielding after each step the text that has become certain, which may be none."""
         while not generation.finished:
             token = generation.choose(self.logits, self._history.last(generation.looks_back))
             if token is not None:
                 self._require_growth(1)
                 self._pass(np.array([token], np.int32))
-            if text := generation.push(token):
-                yield text
+            yield generation.push(token)
 
     # ---- copying and closing ----
 
@@ -238,16 +238,13 @@ class Stream:
 
     def fork_as(self, config: StreamConfig) -> Stream:
         """A fork that goes on with another config. What is cached so far must be what that config would have cached."""
-        self._settle()
-        self._open()
+        state = self._state()
         other = Stream(self._engine, self._tokenizer, config, pool=self._pool, fingerprint=self.fingerprint)
-        other._take(self._state())
+        other._take(state)
         return other
 
     def mark(self) -> Mark:
         """Remember this place, to come back with `rewind`. Costs about what a fork costs."""
-        self._settle()
-        self._open()
         mark = Mark(self, self._state(), self._pool.drop)
         self._pool.keep(mark)
         return mark
@@ -264,6 +261,8 @@ class Stream:
         self._take(State(state.cache.fork(), state.length, state.turns, state.history.copy(), state.logits))
 
     def _state(self) -> State:
+        """A copy of all that changes."""
+        self._settle()
         return State(self._open().fork(), self._length, tuple(self._turns), self._history.copy(), self._logits)
 
     def _take(self, state: State) -> None:
@@ -365,8 +364,8 @@ class Stream:
         self._open()
         if isinstance(text, str):
             ids = self._tokenizer.tokenize(text)
-            if self.length == 0 and ids and self._tokenizer.adds_bos and ids[0] != self._tokenizer.bos:
-                ids = [self._tokenizer.bos or 0, *ids]
+            if self.length == 0 and ids:
+                ids = self._tokenizer.with_bos(ids)
             array = np.array(ids, np.int32)
         else:
             array = self._tokenizer.check_ids(text)

@@ -131,6 +131,11 @@ class TextTokenizer:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def with_bos(self, ids: list[int]) -> list[int]:
+        """`ids` as the beginning of a stream: with `bos` before them, where the model wants one and it is not there."""
+        bos = self._vocabulary.bos
+        return [bos, *ids] if self.adds_bos and bos is not None and ids[:1] != [bos] else ids
+
     def detokenize(self, ids: Iterable[int]) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD.
 

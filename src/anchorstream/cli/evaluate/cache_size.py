@@ -24,12 +24,12 @@ def cache_size(
         str, typer.Option(help="Cache sizes, sinks included, separated by commas.")
     ] = "256,512,1024,2048,4096",
     num_sinks: options.NumSinks = options.NUM_SINKS,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-cache-size"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Perplexity with different cache sizes. A larger cache does not always help."""
     from anchorstream.cli.evaluate.sweep import sweep

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorstream.cli import options
 from anchorstream.errors import ConfigError, InputError
 
 Text = Annotated[list[Path] | None, typer.Option("--text", help="A text file in UTF-8; may be given several times.")]
@@ -20,8 +19,6 @@ Dataset = Annotated[
 Tokens = Annotated[int, typer.Option(help="How many tokens of the text.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results: JSON, per-token values, picture.")]
 Picture = Annotated[bool, typer.Option(help="Draw a picture (needs the extra 'eval').")]
-Model = options.Model
-AsJson = options.AsJson
 
 _CHARACTERS_PER_TOKEN = 6  # more than any usual text has, so that enough of a dataset is read
 

@@ -21,12 +21,12 @@ def latency(
     dataset: common.Dataset = None,
     sizes: Annotated[str, typer.Option(help="Cache sizes, separated by commas.")] = "256,512,1024,2048,4096",
     rounds: Annotated[int, typer.Option(help="Rounds; medians are shown.")] = 3,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-latency"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Milliseconds per token and memory of recompute, dense (at 4 times the length) and streaming."""
     from anchorstream.cli.console import Stopped, interruptible, load

@@ -26,12 +26,12 @@ def long(
     cache_size: options.CacheSize = options.CACHE_SIZE,
     num_sinks: options.NumSinks = options.NUM_SINKS,
     every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-long"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run one stream over a text that begins again where it ends. The same command goes on after a break."""
     import statistics

@@ -24,12 +24,12 @@ def ppl(
     cache_size: options.CacheSize = options.CACHE_SIZE,
     num_sinks: options.NumSinks = options.NUM_SINKS,
     stride: Annotated[int, typer.Option(help="Score only every n-th token of recompute, which is slow; 1: all.")] = 64,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-ppl"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Perplexity against length: streaming stays, window without sinks and dense beyond the trained length fail."""
     import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from anchorstream.cli.console import Stopped, interruptible
@@ -37,14 +38,7 @@ def measure_all(llm: Any, ids: Any, runs: Sequence[Scores]) -> tuple[list[Scores
                     if stopped():
                         raise Stopped
 
-                measure(lambda config: llm.stream(**config_options(config)), ids, run, progress=progress)
+                measure(lambda config: llm.stream(**asdict(config)), ids, run, progress=progress)
         except Stopped:
             return [run for run in measured if run.done], True
     return measured, False
-
-
-def config_options(config: Any) -> dict[str, Any]:
-    """A StreamConfig as keyword arguments."""
-    from dataclasses import asdict
-
-    return asdict(config)

@@ -22,12 +22,12 @@ def sinks(
     tokens: common.Tokens = 20_480,
     counts: Annotated[str, typer.Option(help="Numbers of sinks, separated by commas.")] = "0,1,2,4,8",
     cache_size: options.CacheSize = options.CACHE_SIZE,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-sinks"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Perplexity with different numbers of sinks at one cache size."""
     from anchorstream.cli.evaluate.sweep import sweep

@@ -29,12 +29,12 @@ def streameval(
         str, typer.Option(help="How lines are named: words, or numbers as in the paper (too hard for small models).")
     ] = "words",
     seed: Annotated[int, typer.Option(help="Of the lines.")] = 0,
-    model: common.Model = "smollm2-135m",
+    model: options.Model = "smollm2-135m",
     compute: options.Compute = "int8",
     threads: options.Threads = None,
     out: common.Out = Path("eval-streameval"),
     picture: common.Picture = True,
-    as_json: common.AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Accuracy against the stream's length, and against the distance of what is asked for.
 
