@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import anchorstream
+import book
 import setup_peers
 from anchorstream.evaluation import machine
 from anchorstream.kernels import reference
@@ -29,15 +30,12 @@ CACHE, LARGE, STEPS, ROUNDS = 1024, 4096, 64, 5
 def main() -> int:
     """Print a line per figure and JSON at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
-    book = Path(__file__).resolve().parent.parent.parent / "shared" / "texts" / "mobydick.txt"
-    parser.add_argument("--text", type=Path, default=book)
+    parser.add_argument("--text", type=Path, default=book.PATH)
     parser.add_argument("--tokens", type=int, default=20_480)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    if not arguments.text.exists():
-        sys.exit(f"there is no text {arguments.text}; name one with --text")
     llm = anchorstream.load(setup_peers.default_model())
-    ids = np.array(llm.tokenize(arguments.text.read_text(encoding="utf-8-sig"))[: arguments.tokens], np.int32)
+    ids = book.token_ids(llm.tokenizer, arguments.text, arguments.tokens)
     figures: dict[str, Any] = {
         "bytes_per_token": {kind: llm.engine.kv_bytes_per_token(kind) for kind in KINDS},
         "perplexity": {kind: perplexity(llm, ids, kind) for kind in KINDS},

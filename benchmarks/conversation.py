@@ -23,7 +23,6 @@ from anchorstream.formats.gguf import open_gguf
 from anchorstream.text.chat_template import CHATML, ChatTemplate
 from anchorstream.text.tokenizer import TextTokenizer
 from anchorstream.text.turns import TurnTexts
-from peers.protocol import Peer
 
 NAMES = {**core.NAMES, "transformers": "transformers, dense (PyTorch)"}
 PROMPTS = Path(__file__).with_name("prompts.txt")
@@ -41,18 +40,10 @@ def main() -> int:
     arguments = parser.parse_args()
     model = setup_peers.default_model()
     prompts = prompt_ids(model, arguments.prompts)
-    peers = start(arguments.only.split(",") if arguments.only else list(NAMES))
-    versions = {
-        name: peer(
-            "load",
-            model=str(model),
-            checkpoint=str(setup_peers.CHECKPOINT),
-            threads=arguments.threads,
-            cache_size=core.CACHE,
-            num_sinks=core.SINKS,
-        )
-        for name, peer in peers.items()
-    }
+    wanted = arguments.only.split(",") if arguments.only else list(NAMES)
+    if unknown := [name for name in wanted if name not in NAMES]:
+        sys.exit(f"there is no peer {unknown[0]!r}; known are: {', '.join(NAMES)}")
+    peers, versions = core.start_peers({name: NAMES[name] for name in wanted}, str(model), arguments.threads)
     figures: dict[str, dict[str, float]] = {name: {} for name in peers}
     for output in [int(n) for n in arguments.outputs.split(",")]:
         seconds: dict[str, list[float]] = {name: [] for name in peers}
@@ -97,22 +88,6 @@ def prompt_ids(model: Path, count: int) -> list[list[int]]:
     lines = PROMPTS.read_text().splitlines()[:count]
     opened = [texts.opening(line, first=i == 0) for i, line in enumerate(lines)]
     return [tokenizer.tokenize((texts.pinned if i == 0 else texts.closing) + text) for i, text in enumerate(opened)]
-
-
-def start(names: list[str]) -> dict[str, Peer]:
-    """Ours, and those of the peers that are installed."""
-    if unknown := [name for name in names if name not in NAMES]:
-        sys.exit(f"there is no peer {unknown[0]!r}; known are: {', '.join(NAMES)}")
-    here = Path(__file__).parent / "peers"
-    peers = {core.OURS: Peer(Path(sys.executable), here / "anchorstream_peer.py")}
-    for name in names:
-        if name == core.OURS:
-            continue
-        if not (setup_peers.PEERS / name / "installed").exists():
-            print(f"{NAMES[name]} is skipped: it is not installed (python benchmarks/setup_peers.py {name})")
-            continue
-        peers[name] = Peer(setup_peers.python_of(name), here / f"{name}_peer.py")
-    return peers
 
 
 def report(figures: dict[str, dict[str, float]], versions: dict[str, str]) -> None:

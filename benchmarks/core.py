@@ -20,8 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import book
 import setup_peers
 from anchorstream.evaluation import machine
+from anchorstream.formats.gguf import open_gguf
+from anchorstream.text.tokenizer import TextTokenizer
 from peers.protocol import Peer
 
 HERE = Path(__file__).resolve().parent
@@ -42,18 +45,8 @@ def main() -> int:
     """Run everything that can run here."""
     arguments = parse()
     model = str(setup_peers.default_model())
-    ids = token_ids(model, arguments.text)
-    peers = start_peers()
-    versions = {}
-    for name, peer in peers.items():
-        versions[name] = peer(
-            "load",
-            model=model,
-            checkpoint=str(setup_peers.CHECKPOINT),
-            threads=arguments.threads,
-            cache_size=CACHE,
-            num_sinks=SINKS,
-        )
+    ids = book.token_ids(TextTokenizer(open_gguf(Path(model)).vocabulary), arguments.text, LONG).tolist()
+    peers, versions = start_peers(NAMES, model, arguments.threads)
     check(peers, ids)
     figures: dict[str, Any] = {name: {} for name in peers}
     for name, peer in peers.items():
@@ -87,8 +80,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    book = HERE.parent.parent / "shared" / "texts" / "mobydick.txt"
-    parser.add_argument("--text", type=Path, default=book, help="a text of at least 100,000 tokens")
+    parser.add_argument("--text", type=Path, default=book.PATH, help="a text of at least 100,000 tokens")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="leave out the stream of 100,000 tokens")
@@ -96,28 +88,27 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def token_ids(model: str, text: Path) -> list[int]:
-    """The text's ids; enough of them for the longest stream."""
-    from anchorstream.formats.gguf import open_gguf
-    from anchorstream.text.tokenizer import TextTokenizer
+def start_peers(names: dict[str, str], model: str, threads: int) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Ours and whichever of the named peers are installed, with the model loaded; and their versions.
 
-    if not text.exists():
-        sys.exit(f"there is no text {text}; give one of at least {LONG:,} tokens with --text")
-    ids = TextTokenizer(open_gguf(Path(model)).vocabulary).tokenize(text.read_text(encoding="utf-8-sig"))
-    if len(ids) < LONG:
-        sys.exit(f"{text} has {len(ids):,} tokens; {LONG:,} are needed")
-    return ids
-
-
-def start_peers() -> dict[str, Peer]:
-    """Ours and whichever peers are installed."""
+    Args:
+        names: each peer's name for people.
+    """
     peers = {OURS: Peer(Path(sys.executable), HERE / "peers" / "anchorstream_peer.py")}
-    for name in list(NAMES)[1:]:
+    for name, said in names.items():
+        if name == OURS:
+            continue
         if not (setup_peers.PEERS / name / "installed").exists():
-            print(f"{NAMES[name]} is skipped: it is not installed (python benchmarks/setup_peers.py {name})")
+            print(f"{said} is skipped: it is not installed (python benchmarks/setup_peers.py {name})")
             continue
         peers[name] = Peer(setup_peers.python_of(name), HERE / "peers" / f"{name}_peer.py")
-    return peers
+    return peers, {name: load(peer, model, threads) for name, peer in peers.items()}
+
+
+def load(peer: Peer, model: str, threads: int) -> str:
+    """Load the model into a peer; its version."""
+    checkpoint = str(setup_peers.CHECKPOINT)
+    return peer("load", model=model, checkpoint=checkpoint, threads=threads, cache_size=CACHE, num_sinks=SINKS)
 
 
 def check(peers: dict[str, Peer], ids: list[int]) -> None:
@@ -186,8 +177,7 @@ def seconds(command: list[str]) -> float:
 def steadiness(ours: Peer, ids: list[int], rounds: int, figures: dict[str, Any]) -> None:
     """Time per token and peak memory as one stream grows."""
     young = Peer(Path(sys.executable), HERE / "peers" / "anchorstream_peer.py")
-    model = str(setup_peers.default_model())
-    young("load", model=model, checkpoint="", threads=2, cache_size=CACHE, num_sinks=SINKS)
+    load(young, str(setup_peers.default_model()), threads=2)
     young("fill", ids=ids[:SHORT])
     ours("fill", ids=ids[:MIDDLE])
     ours("decode", count=STEPS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import anchorstream
+import book
 import setup_peers
 from anchorstream.evaluation import machine
 
@@ -26,17 +27,14 @@ OPTIONS = {
 def main() -> int:
     """Print a line per run and JSON at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
-    book = Path(__file__).resolve().parent.parent.parent / "shared" / "texts" / "mobydick.txt"
-    parser.add_argument("--text", type=Path, default=book)
+    parser.add_argument("--text", type=Path, default=book.PATH)
     parser.add_argument("--tokens", type=int, default=20_480)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    if not arguments.text.exists():
-        sys.exit(f"there is no text {arguments.text}; name one with --text")
     figures: dict[str, dict[str, float]] = {name: {} for name in OPTIONS}
     for compute in ("f32", "int8"):
         llm = anchorstream.load(setup_peers.default_model(), compute=compute)
-        ids = np.array(llm.tokenize(arguments.text.read_text(encoding="utf-8-sig"))[: arguments.tokens], np.int32)
+        ids = book.token_ids(llm.tokenizer, arguments.text, arguments.tokens)
         for name, options in OPTIONS.items():
             with llm.stream(**options) as stream:
                 figures[name][compute] = float(np.exp(stream.score(ids)[1:].astype(np.float64).mean()))

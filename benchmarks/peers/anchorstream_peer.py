@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from protocol import memory, peak_memory, serve
+from protocol import Adapter, serve
 
 import anchorstream
 
 
-class Anchorstream:
+class Anchorstream(Adapter):
     """See `protocol`. All times are seconds."""
 
     def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
@@ -52,12 +52,6 @@ class Anchorstream:
 
     def feed(self, ids: list[int]) -> None:
         self.stream.feed(ids)
-
-    def memory(self) -> int:
-        return memory()
-
-    def peak_memory(self) -> int:
-        return peak_memory()
 
     def traffic(self) -> int:
         """Bytes that one step touches: the weights once, and the keys and values that it sees."""

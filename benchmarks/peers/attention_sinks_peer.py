@@ -6,12 +6,12 @@ import importlib.metadata
 import time
 
 from attention_sinks import AutoModelForCausalLM
-from protocol import memory, peak_memory, serve
+from protocol import Adapter, serve
 
 import torch
 
 
-class AttentionSinks:
+class AttentionSinks(Adapter):
     """See `protocol`. All times are seconds."""
 
     def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
@@ -55,12 +55,6 @@ class AttentionSinks:
 
     def best_next(self) -> int:
         return int(self.logits.argmax())
-
-    def memory(self) -> int:
-        return memory()
-
-    def peak_memory(self) -> int:
-        return peak_memory()
 
 
 if __name__ == "__main__":

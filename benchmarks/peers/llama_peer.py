@@ -6,10 +6,10 @@ import time
 
 import llama_cpp
 import numpy as np
-from protocol import memory, peak_memory, serve
+from protocol import Adapter, serve
 
 
-class LlamaCpp:
+class LlamaCpp(Adapter):
     """See `protocol`. All times are seconds."""
 
     def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
@@ -72,12 +72,6 @@ class LlamaCpp:
     def _best(self) -> int:
         logits = llama_cpp.llama_get_logits_ith(self.llm.ctx, -1)
         return int(np.argmax(np.ctypeslib.as_array(logits, shape=(self.llm.n_vocab(),))))
-
-    def memory(self) -> int:
-        return memory()
-
-    def peak_memory(self) -> int:
-        return peak_memory()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import openvino as ov
 import openvino_genai
-from protocol import memory, peak_memory, serve
+from protocol import Adapter, serve
 
 
-class OpenVino:
+class OpenVino(Adapter):
     """See `protocol`. All times are seconds."""
 
     def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
@@ -65,12 +65,6 @@ class OpenVino:
 
     def best_next(self) -> int:
         return self._run(self.ids, 1)[1][0]
-
-    def memory(self) -> int:
-        return memory()
-
-    def peak_memory(self) -> int:
-        return peak_memory()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any
 
 
-def serve(adapter: Any) -> None:
+class Adapter:
+    """What every adapter can say of its own process."""
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        return _status("VmRSS")
+
+    def peak_memory(self) -> int:
+        """Peak resident bytes."""
+        return _status("VmHWM")
+
+
+def serve(adapter: Adapter) -> None:
     """Answer commands until the input ends. What libraries print goes to the error stream."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -26,16 +38,6 @@ def serve(adapter: Any) -> None:
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
-
-
-def peak_memory() -> int:
-    """Peak resident bytes of this process."""
-    return _status("VmHWM")
-
-
-def memory() -> int:
-    """Resident bytes of this process."""
-    return _status("VmRSS")
 
 
 def _status(key: str) -> int:

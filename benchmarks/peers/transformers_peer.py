@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import transformers
-from protocol import memory, peak_memory, serve
+from protocol import Adapter, serve
 
 import torch
 
 
-class Transformers:
+class Transformers(Adapter):
     """See `protocol`. All times are seconds."""
 
     def load(self, model: str, checkpoint: str, threads: int, cache_size: int, num_sinks: int) -> str:
@@ -56,12 +56,6 @@ class Transformers:
 
     def best_next(self) -> int:
         return int(self.logits.argmax())
-
-    def memory(self) -> int:
-        return memory()
-
-    def peak_memory(self) -> int:
-        return peak_memory()
 
 
 if __name__ == "__main__":
