@@ -47,7 +47,7 @@ void Decoder::Pass::grow() {
     part_total.grow(rows);
     const auto at_once = static_cast<size_t>(rows_at_once());
     for (ActivationBuffer &buffer : own) buffer.grow(kAlone, widest);
-    for (Buffer<float> &buffer : scratch) buffer.grow(at_once * 2 + attend_scratch(at_once, dim) + 64);
+    for (Buffer<float> &buffer : scratch) buffer.grow(at_once * (4 + dim) + attend_scratch(at_once, dim) + 128);
     if (!wanted.empty()) logits.grow(std::min<size_t>(wanted.size(), kLogitRows) * static_cast<size_t>(weights.vocabulary().rows()));
 }
 

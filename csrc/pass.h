@@ -12,8 +12,8 @@ namespace anchorstream {
 
 constexpr int kAlone = 2;          // up to so many tokens each member prepares activations for itself: cheaper than waiting
 constexpr int kRowBlock = 48;      // query rows (tokens x heads of a group) that attention takes through the banks together
-constexpr int kItemsPerMember = 8; // of attention: with fewer, their banks are shared out
-constexpr int kPartsPerMember = 2; // into so many parts, whose bounds are fixed so that results repeat to the bit
+constexpr int kItemsPerMember = 8; // of attention: with fewer, the groups of banks of each are shared out
+constexpr int kGroupBanks = 2;     // banks whose keys share a running softmax; see plan_attention
 constexpr int kLogitRows = 32;     // tokens whose logits are held at once while scoring
 
 // A buffer that only grows, on 64-byte lines.
@@ -57,8 +57,8 @@ class ActivationBuffer {
 // Attention of some tokens' heads that share a kv head, over some banks.
 struct Decoder::Item {
     int request, kv_head;
-    int begin, end; // tokens within the request
-    int bank_begin, bank_end;
+    int begin, end;             // tokens within the request
+    int group_begin, group_end; // of banks
 };
 
 // Everything one pass needs, so that the stages share it by reference.
@@ -79,8 +79,11 @@ struct Decoder::Pass {
         int request, bank;
     };
     std::vector<Filled> filled; // banks that this pass fills and that are to be sealed
-    std::vector<int> runs;      // bounds, within items, of what a member takes at a time
-    int parts = 1;              // running softmaxes of every row, one a run, merged afterwards; 1: an item is a row's whole attention
+    struct Group {
+        int begin, end; // banks
+    };
+    std::vector<std::vector<Group>> groups; // of each request
+    int parts = 1;                          // running softmaxes of every row, one a group, joined at the end; 1: an item joins its groups
     struct Wanted {
         int token, request, local;
     };
@@ -114,10 +117,12 @@ struct Decoder::Pass {
     void gate_up(int member, const Layer &layer, const Activations &act, int count);
     void rotate_and_store(int member, int layer);
     void attend(int member, int layer);
-    void attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after);
-    void attend_bank(const Item &item, int bank, bool sealed, int part, float *space, int layer, const uint8_t *after);
+    void attend_item(const Item &item, float *space, int layer, const uint8_t *after);
+    void attend_group(const Item &item, const Group &banks, const Attended &rows, float *space, int layer, const uint8_t *after);
+    void attend_bank(const Item &item, int bank, bool sealed, const Attended &rows, float *space, int layer, const uint8_t *after);
     void seal_banks(int member, int layer);
-    void clear_rows(size_t first, int count);
+    Attended part_rows(size_t first);
+    const uint8_t *first_part(const Item &item, int layer) const;
     const uint8_t *part_of(const Item &item, int bank, int layer) const;
     void gather(int token, float *out);
     void finish(int member);

@@ -8,29 +8,38 @@ namespace anchorstream {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
+// A row's attention is a running softmax over each group of banks, and these are joined in order. Groups are fixed by the
+// indices of their tokens. So a row's result is the same to the bit, whoever computes which group, and whether a token
+// comes alone, in a long prompt or beside other streams.
 void Decoder::Pass::plan_attention() {
     items.clear();
-    runs.clear();
     filled.clear();
+    groups.resize(requests.size());
     const int at_once = std::max(1, kRowBlock / group);
-    int whole = 0; // items, were none cut
+    int whole = 0, most = 0; // items, were none cut; groups
     for (const Request &request : requests) whole += shape.kv_heads * ((request.count + at_once - 1) / at_once);
-    // With few items the banks of each are shared out, so that all members have work to the end.
+    // With few items the groups of each are shared out, so that all members have work to the end.
     const bool share = team.size() > 1 && whole < kItemsPerMember * team.size();
     for (int r = 0; r < static_cast<int>(requests.size()); ++r) {
         const Request &request = requests[static_cast<size_t>(r)];
-        const int banks = request.cache->banks(), step = share ? 1 : banks;
-        for (int b = 0; b < banks; ++b)
-            if (request.cache->live(b) && request.cache->sealed(b)) filled.push_back({r, b});
+        const Cache &cache = *request.cache;
+        std::vector<Group> &own_groups = groups[static_cast<size_t>(r)];
+        own_groups.clear();
+        for (int b = 0; b < cache.banks(); ++b) {
+            const bool window = b >= cache.anchor_banks();
+            const int64_t number = (cache.bank_first(b) - (window ? request.num_anchors : 0)) / kBankTokens;
+            if (b == 0 || b == cache.anchor_banks() || number % kGroupBanks == 0) own_groups.push_back({b, b});
+            own_groups.back().end = b + 1;
+            if (cache.live(b) && cache.sealed(b)) filled.push_back({r, b});
+        }
+        const int count = static_cast<int>(own_groups.size()), step = share ? 1 : count;
+        most = std::max(most, count);
         for (int begin = 0; begin < request.count; begin += at_once)
-            for (int b = 0; b < banks; b += step) // in the order in which banks lie in memory
+            for (int g = 0; g < count; g += step) // in the order in which banks lie in memory
                 for (int h = 0; h < shape.kv_heads; ++h)
-                    items.push_back({r, h, begin, std::min(request.count, begin + at_once), b, b + step});
+                    items.push_back({r, h, begin, std::min(request.count, begin + at_once), g, g + step});
     }
-    const auto count = static_cast<int>(items.size());
-    parts = share ? std::min(count, kPartsPerMember * team.size()) : 1;
-    const int pieces = share ? parts : count;
-    for (int i = 0; i <= pieces; ++i) runs.push_back(static_cast<int>(static_cast<int64_t>(count) * i / pieces));
+    parts = share ? most : 1;
 }
 
 // Rotates queries twice (at the index for the window, at the slot for the anchors) and keys once, and writes keys and
@@ -84,8 +93,8 @@ void Decoder::Pass::rotate_and_store(int member, int layer) {
         for (int t = piece / shape.kv_heads * grain; t < std::min(tokens, (piece / shape.kv_heads + 1) * grain); ++t)
             one(t, piece % shape.kv_heads);
     if (parts > 1) { // what this member will attend to first
-        const Item &mine = items[static_cast<size_t>(runs[static_cast<size_t>(team.begin(member, parts))])];
-        const uint8_t *part = part_of(mine, mine.bank_begin, layer);
+        const Item &mine = items[static_cast<size_t>(team.begin(member, static_cast<int>(items.size())))];
+        const uint8_t *part = first_part(mine, layer);
         const size_t bytes = requests[static_cast<size_t>(mine.request)].cache->shape().part_bytes() / 2;
         for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(part + line);
     }
@@ -112,51 +121,76 @@ const uint8_t *Decoder::Pass::part_of(const Item &item, int bank, int layer) con
     return sealed ? sealed + cache.sealed_part(layer, item.kv_head) : cache.live(bank) + cache.part(layer, item.kv_head);
 }
 
-// Running softmaxes over nothing.
-void Decoder::Pass::clear_rows(size_t first, int count) {
-    const auto dim = static_cast<size_t>(shape.head_size);
-    std::fill_n(part_out.get() + first * dim, static_cast<size_t>(count) * dim, 0.0f);
-    std::fill_n(part_largest.get() + first, count, kNothing);
-    std::fill_n(part_total.get() + first, count, 0.0f);
+const uint8_t *Decoder::Pass::first_part(const Item &item, int layer) const {
+    return part_of(item, groups[static_cast<size_t>(item.request)][static_cast<size_t>(item.group_begin)].begin, layer);
+}
+
+// The running softmaxes of rows `first` and later.
+Attended Decoder::Pass::part_rows(size_t first) {
+    return {part_largest.get() + first, part_total.get() + first, part_out.get() + first * static_cast<size_t>(shape.head_size)};
 }
 
 void Decoder::Pass::attend(int member, int layer) {
     float *space = scratch[static_cast<size_t>(member)].get();
-    const int pieces = static_cast<int>(runs.size()) - 1, own_end = runs[static_cast<size_t>(team.begin(member + 1, pieces))];
-    for (int run; (run = team.claim(member, pieces)) >= 0;) {
-        const int part = parts > 1 ? run : 0;
-        if (parts > 1) clear_rows(part_at(0, 0, part), tokens * shape.heads);
-        for (int i = runs[static_cast<size_t>(run)]; i < runs[static_cast<size_t>(run) + 1]; ++i) {
-            const Item &item = items[static_cast<size_t>(i)];
-            const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
-            attend_item(item, part, space, layer, next ? part_of(*next, next->bank_begin, layer) : nullptr);
-        }
+    const int pieces = static_cast<int>(items.size()), own_end = team.begin(member + 1, pieces);
+    for (int i; (i = team.claim(member, pieces)) >= 0;) {
+        const Item *next = i + 1 < own_end ? &items[static_cast<size_t>(i + 1)] : nullptr;
+        attend_item(items[static_cast<size_t>(i)], space, layer, next ? first_part(*next, layer) : nullptr);
     }
     team.barrier();
 }
 
-// Adds an item's banks to a part. `after` is what this member will read next, to be fetched ahead.
-void Decoder::Pass::attend_item(const Item &item, int part, float *space, int layer, const uint8_t *after) {
-    const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
-    if (parts == 1) {
-        const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
-        clear_rows(part_at(first_token, item.kv_head, part), (item.end - item.begin) * group);
+namespace {
+void clear(const Attended &rows, int count, int dim) {
+    std::fill_n(rows.out, count * dim, 0.0f);
+    std::fill_n(rows.largest, count, kNothing);
+    std::fill_n(rows.total, count, 0.0f);
+}
+Attended row_of(const Attended &rows, int row, int dim) { return {rows.largest + row, rows.total + row, rows.out + row * dim}; }
+} // namespace
+
+// `after` is what this member will read next, to be fetched ahead.
+void Decoder::Pass::attend_item(const Item &item, float *space, int layer, const uint8_t *after) {
+    const std::vector<Group> &of_request = groups[static_cast<size_t>(item.request)];
+    const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin, dim = shape.head_size;
+    const int rows = (item.end - item.begin) * group;
+    if (parts > 1) {
+        const Attended own = part_rows(part_at(first_token, item.kv_head, item.group_begin));
+        clear(own, rows, dim);
+        attend_group(item, of_request[static_cast<size_t>(item.group_begin)], own, space, layer, after);
+        return;
     }
-    for (int b = item.bank_begin; b < item.bank_end; ++b) {
-        const uint8_t *next = b + 1 < item.bank_end ? part_of(item, b + 1, layer) : after;
-        if (cache.live(b)) attend_bank(item, b, false, part, space, layer, next);
-        if (cache.sealed(b)) attend_bank(item, b, true, part, space, layer, next);
+    const Attended all = part_rows(part_at(first_token, item.kv_head, 0)),
+                   one{space, space + rows, space + round_up(2 * static_cast<size_t>(rows), 16)};
+    space = one.out + rows * dim;
+    clear(all, rows, dim);
+    for (int g = item.group_begin; g < item.group_end; ++g) {
+        clear(one, rows, dim);
+        attend_group(item, of_request[static_cast<size_t>(g)], one, space, layer, after);
+        for (int row = 0; row < rows; ++row) {
+            Attended into = row_of(all, row, dim);
+            kernels.merge(row_of(one, row, dim), into, dim);
+        }
+    }
+}
+
+void Decoder::Pass::attend_group(const Item &item, const Group &banks, const Attended &rows, float *space, int layer,
+                                 const uint8_t *after) {
+    const Cache &cache = *requests[static_cast<size_t>(item.request)].cache;
+    for (int b = banks.begin; b < banks.end; ++b) {
+        const uint8_t *next = b + 1 < banks.end ? part_of(item, b + 1, layer) : after;
+        if (cache.live(b)) attend_bank(item, b, false, rows, space, layer, next);
+        if (cache.sealed(b)) attend_bank(item, b, true, rows, space, layer, next);
     }
 }
 
 // Adds one bank, as it was written or as it was sealed. A bank that this pass fills is both: its own tokens see it as
 // written and later ones as sealed, as if they had come one by one.
-void Decoder::Pass::attend_bank(const Item &item, int b, bool sealed, int part, float *space, int layer, const uint8_t *next) {
+void Decoder::Pass::attend_bank(const Item &item, int b, bool sealed, const Attended &into, float *space, int layer, const uint8_t *next) {
     const Request &request = requests[static_cast<size_t>(item.request)];
     const Cache &cache = *request.cache;
     const int first_token = begin_of[static_cast<size_t>(item.request)] + item.begin;
     const int count = item.end - item.begin, rows = count * group, dim = shape.head_size;
-    const size_t at = part_at(first_token, item.kv_head, part);
     auto *low = reinterpret_cast<int *>(space), *high = low + rows;
     float *rest = space + 2 * rows;
     rest += (64 - reinterpret_cast<uintptr_t>(rest) % 64) % 64 / sizeof(float);
@@ -194,31 +228,25 @@ void Decoder::Pass::attend_bank(const Item &item, int b, bool sealed, int part, 
                       low,
                       high,
                       request.bias ? bias : nullptr,
-                      part_largest.get() + at,
-                      part_total.get() + at,
-                      part_out.get() + at * static_cast<size_t>(dim),
+                      into.largest,
+                      into.total,
+                      into.out,
                       rest,
                       rows,
                       dim};
     kernels.attend[static_cast<int>(sealed ? cache.sealed_shape()->kind : cache.shape().kind)](call);
 }
 
-// One token's attention output: its parts joined as one softmax.
+// One token's attention output: its groups joined as one softmax.
 void Decoder::Pass::gather(int token, float *out) {
     const int dim = shape.head_size;
+    const int count = parts > 1 ? static_cast<int>(groups[static_cast<size_t>(request_of[static_cast<size_t>(token)])].size()) : 1;
     for (int head = 0; head < shape.heads; ++head, out += dim) {
-        auto row = [&](int part) { return part_at(token, head / group, part) + static_cast<size_t>(head % group); };
-        float most = kNothing, total = 0;
-        for (int p = 0; p < parts; ++p) most = std::max(most, part_largest.get()[row(p)]);
-        std::fill(out, out + dim, 0.0f);
-        for (int p = 0; p < parts; ++p) {
-            const size_t at = row(p);
-            if (part_largest.get()[at] == kNothing) continue;
-            const float weight = std::exp(part_largest.get()[at] - most);
-            total += weight * part_total.get()[at];
-            const float *from = part_out.get() + at * static_cast<size_t>(dim);
-            for (int d = 0; d < dim; ++d) out[d] += weight * from[d];
-        }
+        float largest = kNothing, total = 0;
+        Attended all{&largest, &total, out};
+        clear(all, 1, dim);
+        for (int p = 0; p < count; ++p)
+            kernels.merge(part_rows(part_at(token, head / group, p) + static_cast<size_t>(head % group)), all, dim);
         const float inverse = 1.0f / total; // every token sees at least itself
         for (int d = 0; d < dim; ++d) out[d] *= inverse;
     }

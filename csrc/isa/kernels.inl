@@ -320,6 +320,15 @@ inline void soften(const Attend &a, int row, float *scores, int from, int to) {
     a.total[row] = total + f_sum(sum);
 }
 
+void merge(const Attended &from, Attended &into, int dim) {
+    if (*from.largest == -INFINITY) return; // it saw nothing
+    const float largest = *from.largest > *into.largest ? *from.largest : *into.largest;
+    const F old = f_exp(f_set(*into.largest - largest)), fresh = f_exp(f_set(*from.largest - largest));
+    *into.largest = largest;
+    *into.total = f_first(f_fma(f_set(*from.total), fresh, f_mul(f_set(*into.total), old)));
+    for (int d = 0; d < dim; d += kLanes) f_store(into.out + d, f_fma(f_load(from.out + d), fresh, f_mul(f_load(into.out + d), old)));
+}
+
 // The keys that any row sees.
 inline void seen(const Attend &a, int &first, int &last) {
     first = kBankTokens;
@@ -374,16 +383,8 @@ template <class T> void attend_plain(const Attend &a) {
                 Plain<T>{ahead ? ahead + cells : nullptr, a.dim});
 }
 
-inline float half_at(const uint8_t *halves, int i) {
-    uint16_t group[kLanes];
-    std::memcpy(group, halves + 2 * (i / kLanes * kLanes), sizeof group);
-    float wide[kLanes];
-    f_store(wide, f_load_half(group));
-    return wide[i % kLanes];
-}
-
 // A quantised bank. Scales of keys go into the queries, scales of values into the weights, and what the minimums add is
-// one number a row: codes are all that the products read.
+// one number a row: codes are all that the products read, whether a row comes alone or with many, to the same bit.
 template <class C, KvKind Kind> void attend_codes(const Attend &a) {
     const KvLayout at = kv_layout(Kind, a.dim);
     const ptrdiff_t key_stride = static_cast<ptrdiff_t>(kv_row_bytes(Kind, kBankTokens));
@@ -395,19 +396,6 @@ template <class C, KvKind Kind> void attend_codes(const Attend &a) {
     if (first >= last) return;
     const int from = first / kLanes * kLanes, to = (last + kLanes - 1) / kLanes * kLanes;
     float *scores = a.scratch, *rest = scores + static_cast<ptrdiff_t>(a.rows) * kBankTokens;
-    if (a.rows > 2 * kTileRows) { // enough rows to be worth widening the bank once
-        float *k = rest, *v = k + static_cast<ptrdiff_t>(kBankTokens) * a.dim;
-        for (int d = 0; d < a.dim; ++d) {
-            const F scale = f_set(half_at(a.part + at.key_scales, d)), least = f_set(half_at(a.part + at.key_minimums, d));
-            for (int i = 0; i < kBankTokens; i += kLanes) f_store(k + d * kBankTokens + i, f_fma(keys.load(d, i), scale, least));
-        }
-        for (int t = 0; t < kBankTokens; ++t) {
-            const F scale = f_set(half_at(a.part + at.value_scales, t)), least = f_set(half_at(a.part + at.value_minimums, t));
-            for (int i = 0; i < a.dim; i += kLanes) f_store(v + t * a.dim + i, f_fma(values.load(t, i), scale, least));
-        }
-        attend_with(a, Plain<float>{k, kBankTokens}, Plain<float>{v, a.dim}, Plain<float>{nullptr, 0}, Plain<float>{nullptr, 0});
-        return;
-    }
     if (a.ahead) { // the products fetch the codes, this the scales
         for (size_t i = at.key_scales; i < at.values; i += 64) __builtin_prefetch(a.ahead + i);
         for (size_t i = at.value_scales; i < at.end; i += 64) __builtin_prefetch(a.ahead + i);
@@ -423,7 +411,15 @@ template <class C, KvKind Kind> void attend_codes(const Attend &a) {
         const F least = f_set(f_sum(sum));
         for (int i = from; i < to; i += kLanes) f_store(scores + r * kBankTokens + i, least);
     }
-    multiply(q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, true, C{a.ahead, key_stride});
+    const bool widen = a.rows > 2 * kTileRows; // enough rows to be worth turning codes into floats once
+    float *wide = q + static_cast<ptrdiff_t>(a.rows) * a.dim;
+    if (widen) {
+        for (int d = 0; d < a.dim; ++d)
+            for (int i = from; i < to; i += kLanes) f_store(wide + d * kBankTokens + i, keys.load(d, i));
+        multiply(q, a.dim, Plain<float>{wide, kBankTokens}, from, to, a.dim, scores, kBankTokens, a.rows, true, Plain<float>{nullptr, 0});
+    } else {
+        multiply(q, a.dim, keys, from, to, a.dim, scores, kBankTokens, a.rows, true, C{a.ahead, key_stride});
+    }
     weigh(a, scores, from, to);
     for (int r = 0; r < a.rows; ++r) {
         float *row = scores + r * kBankTokens, *out = a.out + static_cast<ptrdiff_t>(r) * a.dim;
@@ -436,8 +432,15 @@ template <class C, KvKind Kind> void attend_codes(const Attend &a) {
         const F every = f_set(f_sum(sum));
         for (int d = 0; d < a.dim; d += kLanes) f_store(out + d, f_add(f_load(out + d), every));
     }
-    multiply(scores + first, kBankTokens, values.row(first), 0, a.dim, last - first, a.out, a.dim, a.rows, true,
-             C{a.ahead ? a.ahead + at.values + static_cast<ptrdiff_t>(first) * value_stride : nullptr, value_stride});
+    if (widen) {
+        for (int t = first; t < last; ++t)
+            for (int i = 0; i < a.dim; i += kLanes) f_store(wide + t * a.dim + i, values.load(t, i));
+        multiply(scores + first, kBankTokens, Plain<float>{wide, a.dim}.row(first), 0, a.dim, last - first, a.out, a.dim, a.rows, true,
+                 Plain<float>{nullptr, 0});
+    } else {
+        multiply(scores + first, kBankTokens, values.row(first), 0, a.dim, last - first, a.out, a.dim, a.rows, true,
+                 C{a.ahead ? a.ahead + at.values + static_cast<ptrdiff_t>(first) * value_stride : nullptr, value_stride});
+    }
 }
 
 // One row of n f16 numbers to codes, with its scale and minimum.
@@ -590,6 +593,7 @@ constexpr Kernels table(const char *name) {
                     gemm_quantised<Kind::nibble_half_min>, gemm_quantised<Kind::nibble_k>, gemm_quantised<Kind::byte_half>,
                     gemm_quantised<Kind::byte_half_min>, gemm_quantised<Kind::byte_k>, gemm_quantised<Kind::byte_k16>},
                    {attend_plain<Half>, attend_plain<float>, attend_codes<Bytes8, KvKind::q8>, attend_codes<Nibbles4, KvKind::q4>},
+                   merge,
                    seal,
                    rms_norm,
                    quantise,

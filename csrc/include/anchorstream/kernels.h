@@ -37,6 +37,11 @@ struct Attend {
     int dim;
 };
 
+// A running softmax of one row: its maximum, its sum of exponentials, its sum of exponential * value.
+struct Attended {
+    float *largest, *total, *out;
+};
+
 constexpr size_t attend_scratch(size_t rows, size_t dim) { return rows * (kBankTokens + dim + 1) + 2 * kBankTokens * dim; }
 
 struct Kernels {
@@ -46,6 +51,8 @@ struct Kernels {
     using Gemm = void (*)(const uint8_t *panel, const Activations &act, int n, float *y, ptrdiff_t stride, bool add, const uint8_t *ahead);
     Gemm gemm[static_cast<int>(Kind::count)];
     void (*attend[static_cast<int>(KvKind::count)])(const Attend &);
+    // Joins a running softmax of one row with that of the keys that come next.
+    void (*merge)(const Attended &from, Attended &into, int dim);
     // Quantises the part of a full bank: `from` is f16, `to` is q8 or q4.
     void (*seal)(KvKind kind, int dim, const uint8_t *from, uint8_t *to);
     // out = x / rms(x) * weight
