@@ -22,7 +22,7 @@ from anchorstream.evaluation import machine
 from anchorstream.formats.gguf import open_gguf
 from anchorstream.text.chat_template import CHATML, ChatTemplate
 from anchorstream.text.tokenizer import TextTokenizer
-from anchorstream.text.turns import TurnTexts
+from anchorstream.text.turns import TurnTexts, tokenize_parts
 
 NAMES = {**core.NAMES, "transformers": "transformers, dense (PyTorch)"}
 PROMPTS = Path(__file__).with_name("prompts.txt")
@@ -86,8 +86,10 @@ def prompt_ids(model: Path, count: int) -> list[list[int]]:
     except AnchorstreamError as error:
         sys.exit(str(error))
     lines = PROMPTS.read_text().splitlines()[:count]
-    opened = [texts.opening(line, first=i == 0) for i, line in enumerate(lines)]
-    return [tokenizer.tokenize((texts.pinned if i == 0 else texts.closing) + text) for i, text in enumerate(opened)]
+    opened = [texts.opening([{"role": "user", "content": line}], first=i == 0) for i, line in enumerate(lines)]
+    return [
+        tokenize_parts(tokenizer, [*texts.pinned, *parts] if i == 0 else parts)[0] for i, parts in enumerate(opened)
+    ]
 
 
 def report(figures: dict[str, dict[str, float]], versions: dict[str, str]) -> None:

@@ -122,6 +122,8 @@ class SamplingConfig:
         min_p: drop tokens less likely than this times the likeliest.
         repetition_penalty: divides positive and multiplies negative logits of tokens among the last `penalty_last_n`.
         penalty_last_n: how many tokens back the repetition penalty looks.
+        presence_penalty: taken off the logit of each token that this reply already holds.
+        frequency_penalty: taken off it once for each time that this reply holds it.
         seed: of the generator; None draws one.
         logit_bias: added to the logit of each named token id, as pairs (id, bias).
     """
@@ -132,6 +134,8 @@ class SamplingConfig:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     penalty_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -142,6 +146,8 @@ class SamplingConfig:
             ("top_p", 0.0, 1.0),
             ("min_p", 0.0, 1.0),
             ("repetition_penalty", 0.01, 100.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:

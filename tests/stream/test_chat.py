@@ -31,9 +31,8 @@ def test_the_stream_holds_what_the_template_renders(llm: anchorstream.LLM) -> No
         fed.extend(llm.tokenize("<reply>"))
         messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "<reply>"}]
         assert reply
-    told = llm.detokenize(fed).replace("<|im_end|>\n<reply>", "<reply><|im_end|>\n")
     whole = llm.chat_template.render(messages)
-    assert whole == llm.chat_template.render(messages[:1]) + told
+    assert whole == llm.chat_template.render(messages[:1]) + llm.detokenize(fed) + "<|im_end|>\n"
 
 
 def test_the_system_prompt_is_never_evicted(llm: anchorstream.LLM) -> None:

@@ -107,3 +107,26 @@ def test_logits_that_are_not_numbers(temperature: float, bad: float) -> None:
     logits[3] = bad
     with pytest.raises(ModelFileError, match="damaged"):
         Sampler(SamplingConfig(temperature=temperature), 10).choose(logits, NOTHING)
+
+
+def test_presence_and_frequency_count_what_the_reply_holds() -> None:
+    logits = np.array([3.0, 2.0, 1.0, 0.0], np.float32)
+
+    def chosen(**penalties: float) -> list[int]:
+        sampler = Sampler(SamplingConfig(temperature=0, **penalties), 4)
+        return [sampler.choose(logits, NOTHING) for _ in range(6)]
+
+    assert chosen() == [0] * 6
+    # once seen, a token loses 1.5: 3 -> 1.5, then 2 -> 0.5
+    assert chosen(presence_penalty=1.5) == [0, 1, 0, 0, 0, 0]
+    # each time it loses 0.6: 3, 2.4, 1.8 < 2, ...
+    assert chosen(frequency_penalty=0.6) == [0, 0, 1, 0, 1, 0]
+    assert logits.tolist() == [3.0, 2.0, 1.0, 0.0]
+
+
+def test_a_grammar_decides_what_may_come() -> None:
+    logits = np.array([3.0, 2.0, 1.0, 0.0], np.float32)
+    allowed = np.array([False, False, True, True])
+    assert Sampler(SamplingConfig(temperature=0), 4).choose(logits, NOTHING, allowed) == 2
+    sampler = Sampler(SamplingConfig(temperature=5, top_p=1.0, seed=1), 4)
+    assert {sampler.choose(logits, NOTHING, allowed) for _ in range(100)} == {2, 3}

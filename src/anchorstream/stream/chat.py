@@ -13,7 +13,7 @@ from anchorstream.stream.marks import Mark
 from anchorstream.stream.stream import Progress, Stream
 from anchorstream.text.chat_template import ChatTemplate
 from anchorstream.text.tokenizer import TextTokenizer
-from anchorstream.text.turns import TurnTexts, tokenize_turn
+from anchorstream.text.turns import Part, TurnTexts, tokenize_parts
 
 DEFAULT_REPLY_TOKENS = 512
 _TURNS_TO_UNDO = 8
@@ -50,15 +50,8 @@ class Chat:
         self._texts = TurnTexts(template, system)
         self._open_stream = open_stream
         self.system = system
-        self._pinned = self._pinned_ids(system)
-        if config.method == "streaming":
-            if 2 * max(len(self._pinned), config.num_sinks) > config.cache_size:
-                raise ConfigError(
-                    f"the system prompt takes {len(self._pinned)} tokens, more than half of the cache of "
-                    f"{config.cache_size}: shorten it, or set cache_size to {2 * len(self._pinned)} or more"
-                )
-            config = config.with_(num_pinned=len(self._pinned))
-        self._config = config
+        self._pinned = tokenizer.with_bos(tokenize_parts(tokenizer, self._texts.pinned)[0])
+        self._config = pinning(config, len(self._pinned))
         self._stream: Stream | None = None
         self._generation: Generation | None = None
         self._turns: deque[tuple[Mark, str]] = deque(maxlen=_TURNS_TO_UNDO)
@@ -136,25 +129,35 @@ class Chat:
         """
         if not message.strip():
             raise InputError("the message is empty: say something")
-        first = self.num_turns == 0
-        ids = tokenize_turn(self._tokenizer, self._texts.opening(message, first=first), message)
-        if not first and ids and ids[0] == self._tokenizer.bos and self._tokenizer.adds_bos:
-            ids = ids[1:]
+        parts = self._texts.opening([{"role": "user", "content": message}], first=self.num_turns == 0)
         generation = self.stream.generation(max_tokens, stop=stop, **sampling)
-        return self._turn(message, ids, generation, progress)
+        return self._turn(message, parts, generation, progress)
 
-    def _turn(self, message: str, ids: list[int], generation: Generation, progress: Progress | None) -> Iterator[str]:
+    def _turn(
+        self, message: str, parts: list[Part], generation: Generation, progress: Progress | None
+    ) -> Iterator[str]:
         stream = self.stream
+        ids, turns = tokenize_parts(self._tokenizer, parts)
         self._turns.append((stream.mark(), message))
-        stream.begin_turn()
+        for ahead in turns:
+            stream.begin_turn(ahead)
         self.num_turns += 1
-        try:
-            stream.feed(ids, progress=progress)
-            self._generation = generation
-            yield from stream.run(generation)
-        finally:
-            if self._texts.closing:
-                stream.feed(self._tokenizer.tokenize(self._texts.closing))
+        stream.feed(ids, progress=progress)
+        self._generation = generation
+        yield from stream.run(generation)
 
-    def _pinned_ids(self, system: str | None) -> list[int]:
-        return self._tokenizer.with_bos(tokenize_turn(self._tokenizer, self._texts.pinned, system or ""))
+
+def pinning(config: StreamConfig, num_pinned: int) -> StreamConfig:
+    """`config` for a chat whose system prompt takes `num_pinned` tokens.
+
+    Raises:
+        ConfigError: more than half of the cache, so that a chat would hardly have a window.
+    """
+    if config.method != "streaming":
+        return config
+    if 2 * max(num_pinned, config.num_sinks) > config.cache_size:
+        raise ConfigError(
+            f"the system prompt takes {num_pinned} tokens, more than half of the cache of {config.cache_size}: "
+            f"shorten it, or set cache_size to {2 * num_pinned} or more"
+        )
+    return config.with_(num_pinned=num_pinned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -46,6 +46,18 @@ class Limits:
         return cls(max_tokens=None if max_tokens == -1 else max_tokens, stop=texts, ignore_end=ignore_end)
 
 
+class Constraint(Protocol):
+    """A grammar that a reply must follow."""
+
+    def allowed(self) -> np.ndarray:
+        """Which tokens may come next, bool (vocab,)."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Take note that `token` comes; whether the reply is complete with it and cannot go on."""
+        ...
+
+
 class Generation:
     """The state of one reply.
 
@@ -53,8 +65,12 @@ class Generation:
     gives. `finish_reason` says why it ended.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, sampler: Sampler, limits: Limits) -> None:
+    def __init__(
+        self, tokenizer: TextTokenizer, sampler: Sampler, limits: Limits, constraint: Constraint | None = None
+    ) -> None:
         self._sampler = sampler
+        self._constraint = constraint
+        self._complete = False
         self._limits = limits
         self._end_ids = frozenset() if limits.ignore_end else tokenizer.end_ids
         self._text = IncrementalText(tokenizer)
@@ -75,10 +91,15 @@ class Generation:
 
     def choose(self, logits: np.ndarray, recent: np.ndarray) -> int | None:
         """The next token, or None where the model has ended its reply (`end_token` is then the token that said so)."""
-        token = self._sampler.choose(logits, recent)
+        if self._complete:
+            self.finish_reason = "stop"
+            return None
+        token = self._sampler.choose(logits, recent, self._constraint.allowed() if self._constraint else None)
         if token in self._end_ids:
             self.finish_reason, self.end_token = "stop", token
             return None
+        if self._constraint:
+            self._complete = self._constraint.accept(token)
         self.count += 1
         return token
 

@@ -22,6 +22,10 @@ class State:
     history: TokenHistory
     logits: np.ndarray | None
 
+    def copy(self) -> State:
+        """A copy that may change."""
+        return State(self.cache.fork(), self.length, self.turns, self.history.copy(), self.logits)
+
 
 class Mark:
     """A place in a stream. Costs what its unsealed bank takes, and the evicted banks that it keeps alive.

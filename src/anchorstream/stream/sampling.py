@@ -1,6 +1,6 @@
 """From logits to the next token. Knows nothing of streams or text.
 
-Order: repetition penalty, logit bias, temperature, top-k, top-p, min-p, as in Hugging Face transformers. No step sorts
+Order: penalties, logit bias, temperature, top-k, top-p, min-p, as in Hugging Face transformers. No step sorts
 the vocabulary: only the tokens that can still be chosen are sorted, so that sampling costs a fraction of a percent of
 a model's step.
 """
@@ -36,43 +36,59 @@ class Sampler:
         if np.isnan(biases).any():
             raise ConfigError("logit_bias has a bias that is not a number")
         self._bias_ids, self._biases = ids, biases
+        self._counts: dict[int, int] = {}  # how often this reply holds each token, where a penalty wants to know
 
     @property
     def looks_back(self) -> int:
         """How many of the last tokens `choose` wants to see."""
         return self._config.penalty_last_n if self._config.repetition_penalty != 1.0 else 0
 
-    def choose(self, logits: np.ndarray, recent: np.ndarray) -> int:
+    def choose(self, logits: np.ndarray, recent: np.ndarray, allowed: np.ndarray | None = None) -> int:
         """The next token's id.
 
         Args:
             logits: float32 (vocab,), not changed.
             recent: int (n,), the last `looks_back` ids of the stream.
+            allowed: bool (vocab,), which tokens may come, if a grammar says so; or None.
 
         Raises:
             ModelFileError: the logits are not numbers.
         """
         logits = self._adjusted(logits, recent)
+        if allowed is not None:
+            logits = np.where(allowed, logits, np.float32(-np.inf))
         best = int(logits.argmax())  # the place of a nan, if there is one
         if not np.isfinite(logits[best]):
             raise ModelFileError("the model's logits are not numbers: its weights are damaged")
-        if self._config.temperature == 0 or self._config.top_k == 1:
-            return best
-        ids, weights = self._candidates(logits, logits[best])
-        cumulative = np.cumsum(weights)
-        place = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-        return int(ids[min(place, len(ids) - 1)])
+        chosen = best
+        if self._config.temperature != 0 and self._config.top_k != 1:
+            ids, weights = self._candidates(logits, logits[best])
+            cumulative = np.cumsum(weights)
+            place = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
+            chosen = int(ids[min(place, len(ids) - 1)])
+        if self._counting:
+            self._counts[chosen] = self._counts.get(chosen, 0) + 1
+        return chosen
+
+    @property
+    def _counting(self) -> bool:
+        return bool(self._config.presence_penalty or self._config.frequency_penalty)
 
     def _adjusted(self, logits: np.ndarray, recent: np.ndarray) -> np.ndarray:
-        """Penalty (Keskar et al., arXiv 1909.05858) and bias."""
-        penalty = self._config.repetition_penalty
-        if penalty == 1.0 and not len(self._bias_ids):
+        """Penalties and bias: repetition by Keskar et al. (arXiv 1909.05858), presence and frequency as OpenAI defines them."""
+        config = self._config
+        penalty = config.repetition_penalty
+        if penalty == 1.0 and not len(self._bias_ids) and not self._counts:
             return logits
         logits = logits.copy()
         if penalty != 1.0 and len(recent):
             seen = np.unique(recent)
             values = logits[seen]
             logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+        if self._counts:
+            held = np.fromiter(self._counts, np.int64)
+            counts = np.fromiter(self._counts.values(), np.float32)
+            logits[held] -= np.float32(config.presence_penalty) + np.float32(config.frequency_penalty) * counts
         np.add.at(logits, self._bias_ids, self._biases)
         return logits
 

@@ -94,6 +94,10 @@ class Stream:
             raise InputError("the stream is empty: feed it something first")
         return self._logits
 
+    def recent(self, count: int) -> np.ndarray:
+        """The last `count` token ids, or as many as are kept; int32."""
+        return self._history.last(count)
+
     @property
     def nbytes(self) -> int:
         """Bytes that the cache takes now."""
@@ -161,11 +165,11 @@ class Stream:
                 progress(end, len(ids))
         return scores
 
-    def begin_turn(self) -> None:
-        """Say that a turn begins with the next token: a window of whole turns may begin here."""
-        length = self.length
-        if not self._turns or self._turns[-1] != length:
-            self._turns.append(length)
+    def begin_turn(self, ahead: int = 0) -> None:
+        """Say that a turn begins with the next token, or `ahead` tokens later: a window of whole turns may begin there."""
+        index = self.length + ahead
+        if not self._turns or self._turns[-1] < index:
+            self._turns.append(index)
 
     # ---- making ----
 
@@ -220,7 +224,7 @@ class Stream:
     def steps(self, generation: Generation) -> Iterator[str]:
         """Run a reply to its end, yielding after each step the text that has become certain, which may be none."""
         while not generation.finished:
-            token = generation.choose(self.logits, self._history.last(generation.looks_back))
+            token = generation.choose(self.logits, self.recent(generation.looks_back))
             if token is not None:
                 self._require_growth(1)
                 self._pass(np.array([token], np.int32))
@@ -238,7 +242,18 @@ class Stream:
 
     def fork_as(self, config: StreamConfig) -> Stream:
         """A fork that goes on with another config. What is cached so far must be what that config would have cached."""
-        state = self._state()
+        return self._copy(self._state(), config)
+
+    def fork_at(self, mark: Mark) -> Stream:
+        """A fork that continues from a mark of this stream, which is not changed.
+
+        Raises:
+            InputError: a mark of another stream, or one that is gone.
+            OutOfMemoryError: as `fork`.
+        """
+        return self._copy(mark.state_for(self).copy(), self._config)
+
+    def _copy(self, state: State, config: StreamConfig) -> Stream:
         other = Stream(self._engine, self._tokenizer, config, pool=self._pool, fingerprint=self.fingerprint)
         other._take(state)
         return other
@@ -256,9 +271,9 @@ class Stream:
             InputError: a mark of another stream, or one that is gone; the stream is as it was.
         """
         self._open()
-        state = mark.state_for(self)
+        state = mark.state_for(self).copy()
         self._unfinished = None
-        self._take(State(state.cache.fork(), state.length, state.turns, state.history.copy(), state.logits))
+        self._take(state)
 
     def _state(self) -> State:
         """A copy of all that changes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -80,6 +81,7 @@ class TextTokenizer:
             )
         self._vocabulary = vocabulary
         self._bytes: dict[int, bytes] = {}  # of the tokens that have been asked for
+        self._lock = Lock()
 
     def prepare(self) -> TextTokenizer:
         """Build now what `tokenize` needs, rather than at the first text."""
@@ -108,6 +110,11 @@ class TextTokenizer:
         named = {i for i in self._special_ids if vocabulary.tokens[i] in _END_OF_TURN}
         return frozenset(named | {i for i in (vocabulary.eos, vocabulary.eot) if i is not None})
 
+    @cached_property
+    def control_pieces(self) -> tuple[str, ...]:
+        """How control tokens are spelled."""
+        return tuple(piece for i in self._special_ids if (piece := self._vocabulary.tokens[i]))
+
     def piece(self, token_id: int | None) -> str:
         """How the file spells a token; "" for None."""
         return "" if token_id is None else self._vocabulary.tokens[token_id]
@@ -126,9 +133,10 @@ class TextTokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"the text is not valid Unicode: {error.reason} at character {error.start}") from None
-        tokenizer = self._tokenizer
-        tokenizer.encode_special_tokens = not special
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        with self._lock:  # a server cuts texts in several threads
+            tokenizer = self._tokenizer
+            tokenizer.encode_special_tokens = not special
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def with_bos(self, ids: list[int]) -> list[int]:
