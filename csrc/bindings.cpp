@@ -217,7 +217,10 @@ std::vector<nb::ndarray<nb::numpy, uint8_t, nb::c_contig>> bank_copies(const Cac
         const Cache::Bytes stored = cache.stored(b);
         auto *data = new uint8_t[stored.size];
         const nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
-        std::memcpy(data, stored.data, stored.size);
+        {
+            const nb::gil_scoped_release released;
+            std::memcpy(data, stored.data, stored.size);
+        }
         out.emplace_back(data, std::initializer_list<size_t>{stored.size}, owner);
     }
     return out;

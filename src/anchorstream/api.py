@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
@@ -22,12 +20,11 @@ from anchorstream.formats.gguf import open_gguf
 from anchorstream.formats.weights import ModelFile
 from anchorstream.kernels import native
 from anchorstream.models.spec import ModelSpec
-from anchorstream.stream.prefix import Prefix
+from anchorstream.stream.prefix import Prefix, Prefixes
 from anchorstream.stream.stream import Stream
 from anchorstream.text.tokenizer import TextTokenizer
 
 ENGINES = ("swift", "reference")
-_PREFIXES = 8  # system prompts whose banks are kept for the next chat
 
 
 def load(
@@ -102,7 +99,7 @@ class LLM:
         if cache_bytes is not None and cache_bytes < 1:
             raise ConfigError(f"cache_bytes must be at least 1, not {cache_bytes}")
         self.pool = Pool(cache_bytes, lambda: native.available_memory())
-        self._prefixes: OrderedDict[tuple[Any, ...], Prefix] = OrderedDict()
+        self.prefixes = Prefixes()
         self._file = file
         self._engine = engine
         self.tokenizer = tokenizer
@@ -157,7 +154,7 @@ class LLM:
             OutOfMemoryError: the cache would not fit.
         """
         if prefix is None:
-            return self._open(make(StreamConfig, options))
+            return self.open(make(StreamConfig, options))
         return prefix.open(options)
 
     def prefix(self, text: str | Sequence[int], *, kv_dtype: KvDtype = "auto") -> Prefix:
@@ -177,7 +174,7 @@ class LLM:
         if not ids:
             raise InputError("a prefix must not be empty")
         config = StreamConfig(num_sinks=0, num_pinned=len(ids), cache_size=len(ids) + 1, kv_dtype=kv_dtype)
-        stream = self._open(config)
+        stream = self.open(config)
         stream.feed(ids)
         return Prefix(stream)
 
@@ -205,9 +202,7 @@ class LLM:
             SnapshotError: it belongs to another model or version, is damaged, or is no saved stream.
             OutOfMemoryError: its cache would not fit.
         """
-        return Stream.restored(
-            self._engine, self.tokenizer, snapshot.read(Path(path), self._file.fingerprint), pool=self.pool
-        )
+        return self.restored(snapshot.read(Path(path), self._file.fingerprint))
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of `text`, without the beginning-of-stream token."""
@@ -217,20 +212,36 @@ class LLM:
         """Text of token ids."""
         return self.tokenizer.detokenize(ids)
 
+    def open(self, config: StreamConfig) -> Stream:
+        """An empty stream.
+
+        Raises:
+            OutOfMemoryError: the cache would not fit.
+        """
+        return Stream(self._engine, self.tokenizer, config, pool=self.pool, fingerprint=self._file.fingerprint)
+
+    def restored(self, saved: snapshot.Snapshot) -> Stream:
+        """The stream that a snapshot was taken from.
+
+        Raises:
+            SnapshotError: its parts do not fit together.
+            OutOfMemoryError: its cache would not fit.
+        """
+        return Stream.restored(self._engine, self.tokenizer, saved, pool=self.pool)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the model in saved streams."""
+        return self._file.fingerprint
+
     def _open_pinned(self, config: StreamConfig, ids: list[int]) -> Stream:
         """A stream that has consumed `ids`, which it pins; chats with the same system prompt share its banks."""
-        if config.method != "streaming" or len(ids) < max(config.num_sinks, 1):
-            stream = self._open(config)
+        shared = config.method == "streaming" and len(ids) >= max(config.num_sinks, 1)
+        stream = self.prefixes.open(config, ids) if shared else None
+        if stream is None:
+            stream = self.open(config)
             if ids:
                 stream.feed(ids)
-            return stream
-        key = (tuple(ids), config.kv_dtype)
-        if key not in self._prefixes:
-            self._prefixes[key] = self.prefix(ids, kv_dtype=config.kv_dtype)
-            if len(self._prefixes) > _PREFIXES:
-                self._prefixes.popitem(last=False)[1].close()
-        self._prefixes.move_to_end(key)
-        return self._prefixes[key].open(asdict(config))
-
-    def _open(self, config: StreamConfig) -> Stream:
-        return Stream(self._engine, self.tokenizer, config, pool=self.pool, fingerprint=self._file.fingerprint)
+            if shared:
+                self.prefixes.keep(stream, ids)
+        return stream

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from anchorstream.cli import bench, chat, evaluate, generate, info, pull, rm
+from anchorstream.cli import bench, chat, evaluate, generate, info, pull, rm, serve
 from anchorstream.cli import list as list_
 from anchorstream.cli.exit_codes import FAILED, INTERRUPTED, OK, exit_code
 from anchorstream.errors import AnchorstreamError, OutOfMemoryError
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (chat, generate, pull, list_, rm, info, evaluate, bench):
+for command in (chat, serve, generate, pull, list_, rm, info, evaluate, bench):
     command.register(app)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import asdict
 from typing import Any
 
 from anchorstream.config import StreamConfig, make
 from anchorstream.errors import ConfigError
 from anchorstream.stream.stream import Stream
+
+_MOST = 8  # system prompts whose banks are kept for the next chat
 
 
 class Prefix:
@@ -49,3 +53,35 @@ class Prefix:
     def close(self) -> None:
         """Let go of it; streams that began with it go on."""
         self._stream.close()
+
+
+class Prefixes:
+    """The system prompts that were computed last, for the next chats that begin with them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[tuple[int, ...], str], Prefix] = OrderedDict()
+
+    def open(self, config: StreamConfig, ids: list[int]) -> Stream | None:
+        """A stream that has consumed `ids`, which it pins; None if they have not been computed.
+
+        Raises:
+            OutOfMemoryError: its cache would not fit.
+        """
+        key = (tuple(ids), config.kv_dtype)
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key].open(asdict(config))
+
+    def keep(self, stream: Stream, ids: list[int]) -> None:
+        """Keep `ids`, which are all that `stream` has consumed and are pinned."""
+        config = stream.config
+        bare = config.with_(num_sinks=0, num_pinned=len(ids), cache_size=len(ids) + 1, whole_turns=False)
+        self._kept[tuple(ids), config.kv_dtype] = Prefix(stream.fork_as(bare))
+        if len(self._kept) > _MOST:
+            self._kept.popitem(last=False)[1].close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take."""
+        return sum(prefix.nbytes for prefix in self._kept.values())

@@ -14,6 +14,7 @@ from anchorstream.cache import snapshot
 from anchorstream.cache.banks import Pool
 from anchorstream.cache.plan import Plan
 from anchorstream.cache.retention import make_retention
+from anchorstream.cache.snapshot import Snapshot
 from anchorstream.config import SamplingConfig, StreamConfig, make
 from anchorstream.engine.base import Cache, Engine, Output, Segment, Want
 from anchorstream.errors import ClosedError, ConfigError, InputError, SnapshotError
@@ -286,19 +287,23 @@ class Stream:
 
     def describe(self) -> dict[str, Any]:
         """What the stream holds, as data: anchors, window, banks with their precision and sharing, the evicted."""
-        held = self.cached_indices
+        self._settle()
+        return self._describe(State(self._open(), self._length, tuple(self._turns), self._history, self._logits))
+
+    def _describe(self, state: State) -> dict[str, Any]:
+        held = self._retention.cached(state.length, state.turns)
         anchors = min(len(held), self._config.num_anchors)
-        banks = self._engine.describe_cache(self._open())
+        banks = self._engine.describe_cache(state.cache)
         return {
             "method": self._config.method,
-            "length": self._length,
+            "length": state.length,
             "cache_size": None if self._config.method == "dense" else self._config.cache_size,
             "anchors": anchors,
             "window": len(held) - anchors,
-            "window_first": int(held[anchors]) if len(held) > anchors else self._length,
-            "evicted": self._length - len(held),
-            "turns_in_window": len(self._turns),
-            "nbytes": self.nbytes,
+            "window_first": int(held[anchors]) if len(held) > anchors else state.length,
+            "evicted": state.length - len(held),
+            "turns_in_window": len(state.turns),
+            "nbytes": state.cache.nbytes,
             "banks": [asdict(bank) for bank in banks],
         }
 
@@ -311,23 +316,33 @@ class Stream:
         Raises:
             StorageError: it cannot be written; what was there before is still there.
         """
-        self._settle()
-        cache = self._open()
-        description = self.describe()
+        snapshot.write(Path(path), self.snapshot())
+
+    def snapshot(self, mark: Mark | None = None) -> Snapshot:
+        """All that the stream holds, or held at a mark, copied. May be called by another thread than the stream's for a mark.
+
+        Raises:
+            InputError: a mark of another stream, or one that is gone.
+        """
+        if mark is None:
+            self._settle()
+            state = State(self._open(), self._length, tuple(self._turns), self._history, self._logits)
+        else:
+            state = mark.state_for(self)
         facts = {
             "config": asdict(self._config),
-            "length": self._length,
-            "turns": self._turns,
-            "description": description,
+            "length": state.length,
+            "turns": list(state.turns),
+            "description": self._describe(state),
         }
-        arrays = {f"cache.{name}": array for name, array in self._engine.cache_state(cache).items()}
-        arrays["history"] = self._history.last(1 << 62)
-        if self._logits is not None:
-            arrays["logits"] = self._logits
-        snapshot.write(Path(path), snapshot.Snapshot(fingerprint=self.fingerprint, facts=facts, arrays=arrays))
+        arrays = {f"cache.{name}": array for name, array in self._engine.cache_state(state.cache).items()}
+        arrays["history"] = state.history.last(1 << 62)
+        if state.logits is not None:
+            arrays["logits"] = state.logits
+        return Snapshot(fingerprint=self.fingerprint, facts=facts, arrays=arrays)
 
     @classmethod
-    def restored(cls, engine: Engine, tokenizer: TextTokenizer, saved: snapshot.Snapshot, *, pool: Pool) -> Stream:
+    def restored(cls, engine: Engine, tokenizer: TextTokenizer, saved: Snapshot, *, pool: Pool) -> Stream:
         """The stream that `saved` was taken from.
 
         Raises:

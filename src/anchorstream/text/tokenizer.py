@@ -107,13 +107,13 @@ class TextTokenizer:
     def end_ids(self) -> frozenset[int]:
         """Ids that end a reply: end of sequence and end of turn."""
         vocabulary = self._vocabulary
-        named = {i for i in self._special_ids if vocabulary.tokens[i] in _END_OF_TURN}
+        named = {i for i in self.special_ids if vocabulary.tokens[i] in _END_OF_TURN}
         return frozenset(named | {i for i in (vocabulary.eos, vocabulary.eot) if i is not None})
 
     @cached_property
     def control_pieces(self) -> tuple[str, ...]:
         """How control tokens are spelled."""
-        return tuple(piece for i in self._special_ids if (piece := self._vocabulary.tokens[i]))
+        return tuple(piece for i in self.special_ids if (piece := self._vocabulary.tokens[i]))
 
     def piece(self, token_id: int | None) -> str:
         """How the file spells a token; "" for None."""
@@ -181,7 +181,8 @@ class TextTokenizer:
         return np.ascontiguousarray(array, np.int32)
 
     @cached_property
-    def _special_ids(self) -> list[int]:
+    def special_ids(self) -> list[int]:
+        """Ids of control tokens."""
         return np.flatnonzero(self._vocabulary.types == _CONTROL).tolist()
 
     def _spell(self, token_id: int) -> bytes:
@@ -200,7 +201,7 @@ class TextTokenizer:
         tokens = vocabulary.tokens
         defined = np.flatnonzero(vocabulary.types == _USER_DEFINED).tolist()
         tokenizer.add_tokens([AddedToken(tokens[i], normalized=False) for i in defined])
-        tokenizer.add_special_tokens([AddedToken(tokens[i], normalized=False) for i in self._special_ids])
+        tokenizer.add_special_tokens([AddedToken(tokens[i], normalized=False) for i in self.special_ids])
         return tokenizer
 
 

@@ -1,0 +1,1 @@
+"""The server: any OpenAI client gets endless conversations."""

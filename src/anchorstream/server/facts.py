@@ -1,0 +1,63 @@
+"""What a client is told at the end: usage, timings as llama.cpp gives them, and what streaming did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anchorstream.server.job import Job
+
+
+def of(job: Job) -> dict[str, Any]:
+    """The blocks `usage`, `timings` and `streaming` of a reply."""
+    stream = job.stream
+    assert stream is not None
+    made = sum(len(choice.tokens) for choice in job.choices)
+    read, asked = len(job.prompt), job.start_length + len(job.prompt)
+    read_ms, made_ms = (job.read - job.started) * 1e3, (job.ended - job.read) * 1e3
+    held = stream.cached_indices
+    anchors = min(len(held), stream.config.num_anchors)
+    first = int(held[anchors]) if len(held) > anchors else stream.length
+    evicted = stream.length - len(held)
+    streaming: dict[str, Any] = {
+        "tokens_consumed": stream.length,
+        "cache_size": stream.config.cache_size,
+        "anchors": anchors,
+        "window": len(held) - anchors,
+        "window_first": first,
+        "evicted_tokens": evicted,
+        "evicted_by_request": evicted - job.start_evicted,
+        "request_in_window": first <= max(job.request_index, anchors),
+    }
+    if job.session is not None:
+        streaming |= {
+            "session": job.session.id,
+            "evicted_turns": max(0, turns_begun(job) - sum(turn >= first for turn in stream.turns)),
+            "restored_tokens": job.refed,
+        }
+    return {
+        "usage": {
+            "prompt_tokens": asked,
+            "completion_tokens": made,
+            "total_tokens": asked + made,
+            "prompt_tokens_details": {"cached_tokens": job.start_length},
+        },
+        "timings": {
+            "cache_n": job.start_length,
+            "prompt_n": read,
+            "prompt_ms": round(read_ms, 3),
+            "prompt_per_token_ms": round(read_ms / max(1, read), 4),
+            "prompt_per_second": round(read / max(read_ms, 1e-3) * 1e3, 2),
+            "predicted_n": made,
+            "predicted_ms": round(made_ms, 3),
+            "predicted_per_token_ms": round(made_ms / max(1, made), 4),
+            "predicted_per_second": round(made / max(made_ms, 1e-3) * 1e3, 2),
+        },
+        "streaming": streaming,
+    }
+
+
+def turns_begun(job: Job) -> int:
+    """Turns of a user that the job's stream has seen begin."""
+    assert job.session is not None
+    before = job.draft.begun if job.draft is not None else job.session.turns_begun
+    return before + sum(begin >= job.first_new for begin in job.begins)
