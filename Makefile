@@ -1,14 +1,17 @@
-# Two commands do all set-up on a fresh machine: `make chat` and `make test`.
+# Three commands do all set-up on a fresh machine: `make chat`, `make serve` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH_BIN := .venv-torch/bin
 MODEL := smollm2-135m
 
-.PHONY: chat test lint types imports check test-slow test-asan test-torch bench peers format clean
+.PHONY: chat serve test lint types imports check test-slow test-browser test-asan test-torch bench peers format clean
 
 chat: $(VENV)/installed
 	@$(BIN)/anchorstream chat $(MODEL)
+
+serve: $(VENV)/serving
+	@$(BIN)/anchorstream serve $(MODEL)
 
 test: $(VENV)/developed
 	$(BIN)/anchorstream pull $(MODEL)
@@ -25,6 +28,10 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc src -type f -not -nam
 $(VENV)/installed: $(SOURCES) | $(VENV)/bin/python
 	@echo "installing anchorstream into $(VENV) (a minute, once)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/serving: $(VENV)/installed
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[serve]"
 	@touch $@
 
 $(VENV)/developed: $(VENV)/installed
@@ -54,6 +61,9 @@ check: test lint types imports
 
 test-slow: $(VENV)/developed
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(VENV)/developed
+	$(BIN)/python -m pytest -m browser
 
 test-asan: $(VENV)/developed
 	$(BIN)/python -m pip install -q scikit-build-core nanobind

@@ -12,7 +12,7 @@ namespace anchorstream {
 
 constexpr int kAlone = 2;          // up to so many tokens each member prepares activations for itself: cheaper than waiting
 constexpr int kRowBlock = 48;      // query rows (tokens x heads of a group) that attention takes through the banks together
-constexpr int kItemsPerMember = 8; // of attention: with fewer, the groups of banks of each are shared out
+constexpr int kItemsPerMember = 64; // of attention: with fewer, the groups of banks of each are shared out
 constexpr int kGroupBanks = 2;     // banks whose keys share a running softmax; see plan_attention
 constexpr int kLogitRows = 32;     // tokens whose logits are held at once while scoring
 

@@ -42,7 +42,7 @@ class Guard:
         if length.isdigit() and int(length) > self._max_body:
             await _answer(send, too_large)
             return
-        received, begun = 0, False
+        received, answered = 0, False
 
         async def counted() -> Message:
             nonlocal received
@@ -54,16 +54,15 @@ class Guard:
             return message
 
         async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
+            # the framework turns an error in the middle of a body into an answer of its own
+            nonlocal answered
+            if received <= self._max_body:
+                await send(message)
+            elif not answered:
+                answered = True
+                await _answer(send, too_large)
 
-        try:
-            await self._app(scope, counted, noted)
-        except ApiError as error:
-            if begun or error is not too_large:
-                raise
-            await _answer(send, too_large)
+        await self._app(scope, counted, noted)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
         path: str = scope["path"]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-_INTERVAL = 0.012  # seconds between two wakings; a screen shows no more, and each costs the engine time
+_INTERVAL = 0.05  # seconds between two wakings: a reader sees no more, and each takes time from the engine
 _MOST = 200_000  # events that may wait for a client which does not read
 
 

@@ -55,6 +55,8 @@ class EventStream(Response):
         gone = asyncio.ensure_future(_until_gone(receive))
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # the server is going down, and has waited long enough
         finally:
             for task in (gone, sending):
                 if not task.done():
