@@ -21,9 +21,9 @@ NAME = "test-model"
 class LiveServer:
     """Started when made."""
 
-    def __init__(self, load: Callable[[], anchorstream.LLM], **options: Any) -> None:
-        self.state = State(ServerConfig(port=0, **options), load, NAME)
-        config = uvicorn.Config(make_app(self.state), port=0, log_config=None, timeout_graceful_shutdown=1)
+    def __init__(self, load: Callable[[], anchorstream.LLM], *, listen: int = 0, **options: Any) -> None:
+        self.state = State(ServerConfig(port=listen, **options), load, NAME)
+        config = uvicorn.Config(make_app(self.state), port=listen, log_config=None, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         socket = config.bind_socket()
         self.url = f"http://127.0.0.1:{socket.getsockname()[1]}"
