@@ -125,7 +125,7 @@ class Model {
         std::vector<Request> requests;
         for (nb::handle item : list) {
             const auto t = nb::cast<nb::tuple>(item);
-            require(t.size() == 14, "a request has 14 fields");
+            require(t.size() == 15, "a request has 15 fields");
             Request r{};
             r.cache = nb::cast<Cache *>(t[0]);
             const auto tokens = nb::cast<In<int32_t, 1>>(t[1]);
@@ -166,6 +166,14 @@ class Model {
                 require(targets.size() == n && nll.size() == n, "targets must be one per token");
                 r.targets = targets.data();
                 r.nll = nll.data();
+            }
+            if (!t[14].is_none()) {
+                const auto attention = nb::cast<Out<float, 1>>(t[14]);
+                const int64_t last = r.indices[n - 1];
+                const int64_t seen = last < r.num_anchors ? last + 1 : r.anchors_seen[n - 1] + last - r.first_seen[n - 1] + 1;
+                require(static_cast<int64_t>(attention.size()) == seen && !r.bias,
+                        "attention must have one entry per token seen, and no bias");
+                r.attention = attention.data();
             }
             for (const Request &other : requests) require(other.cache != r.cache, "one cache twice in a pass");
             requests.push_back(r);

@@ -8,6 +8,7 @@ namespace anchorstream {
 void Decoder::Pass::prepare(std::span<Request> all) {
     requests = all;
     tokens = 0;
+    probing = false;
     request_of.clear();
     local_of.clear();
     begin_of.clear();
@@ -15,6 +16,7 @@ void Decoder::Pass::prepare(std::span<Request> all) {
     for (int r = 0; r < static_cast<int>(all.size()); ++r) {
         const Request &request = all[static_cast<size_t>(r)];
         begin_of.push_back(tokens);
+        probing = probing || request.attention;
         for (int i = 0; i < request.count; ++i) {
             const bool logits = request.logits && (request.all_logits || i == request.count - 1);
             if (logits || (request.targets && request.targets[i] >= 0)) wanted.push_back({tokens + i, r, i});
@@ -181,6 +183,7 @@ void Decoder::Pass::run(int member) {
         multiply(member, layer.qkv, act, tokens, qkv.get(), qkv_rows, false, &layer.out);
         rotate_and_store(member, l);
         attend(member, l);
+        if (probing && member == 0) probe(l);
         act = activate(member, tokens, attention_columns, layer.out.needs_quantised(), [&](int t, float *row) { gather(t, row); });
         multiply(member, layer.out, act, tokens, x.get(), hidden_stride, true, &layer.gate);
         act = activate(member, tokens, shape.hidden, layer.gate.needs_quantised() || layer.up.needs_quantised(), normed(layer.ffn_norm));

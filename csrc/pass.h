@@ -10,11 +10,11 @@
 
 namespace anchorstream {
 
-constexpr int kAlone = 2;          // up to so many tokens each member prepares activations for itself: cheaper than waiting
-constexpr int kRowBlock = 48;      // query rows (tokens x heads of a group) that attention takes through the banks together
+constexpr int kAlone = 2;           // up to so many tokens each member prepares activations for itself: cheaper than waiting
+constexpr int kRowBlock = 48;       // query rows (tokens x heads of a group) that attention takes through the banks together
 constexpr int kItemsPerMember = 64; // of attention: with fewer, the groups of banks of each are shared out
-constexpr int kGroupBanks = 2;     // banks whose keys share a running softmax; see plan_attention
-constexpr int kLogitRows = 32;     // tokens whose logits are held at once while scoring
+constexpr int kGroupBanks = 2;      // banks whose keys share a running softmax; see plan_attention
+constexpr int kLogitRows = 32;      // tokens whose logits are held at once while scoring
 
 // A buffer that only grows, on 64-byte lines.
 template <class T> class Buffer {
@@ -72,6 +72,7 @@ struct Decoder::Pass {
 
     std::span<Request> requests;
     int tokens = 0;
+    bool probing = false;                  // whether any request wants to know where it looks
     std::vector<int> begin_of;             // of each request: its first token in the pass
     std::vector<int> request_of, local_of; // of each token of the pass: its request, its place there
     std::vector<Item> items;
@@ -124,6 +125,7 @@ struct Decoder::Pass {
     Attended part_rows(size_t first);
     const uint8_t *first_part(const Item &item, int layer) const;
     const uint8_t *part_of(const Item &item, int bank, int layer) const;
+    void probe(int layer);
     void gather(int token, float *out);
     void finish(int member);
 

@@ -111,6 +111,27 @@ def test_results_repeat_to_the_bit(tiny: Tiny, compute: str, kv_dtype: str) -> N
     assert np.array_equal(truth, last(2, [100] * 7, beside=5))
 
 
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "q8", "q4"])
+@pytest.mark.parametrize("length", [2, 50, 64, 65, 300])
+def test_where_a_token_looks(tiny: Tiny, kv_dtype: str, length: int) -> None:
+    model = TinyModel(heads=6, kv_heads=3, head_size=32)
+    ids = ids_of(length + 3, model)
+    found = []
+    for engine in ("swift", "reference"):
+        llm = anchorstream.load(tiny(model), compute="f32", engine=engine)
+        stream = llm.stream(cache_size=140, num_sinks=5, **({"kv_dtype": kv_dtype} if engine == "swift" else {}))
+        stream.feed(ids[:length])
+        segment = stream.segment(ids[length:], attention=True)  # several at once: the last one's is told
+        (output,) = llm.engine.forward([segment])
+        stream.commit(ids[length:], segment.plan, output)
+        found.append(segment.attention)
+    fast, plain = found
+    assert len(fast) == len(plain) == min(length + 3, 141)
+    assert fast.sum() == pytest.approx(1, abs=1e-4)
+    assert np.abs(fast - plain).max() < {"f32": 1e-5, "f16": 1e-3, "q8": 1e-2, "q4": 5e-2}[kv_dtype]
+    assert np.corrcoef(fast, plain)[0, 1] > 0.98
+
+
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 127, 128, 129, 200])
 @pytest.mark.parametrize("sinks", [0, 1, 64, 65])
 def test_banks_of_any_fill(tiny: Tiny, size: int, sinks: int) -> None:

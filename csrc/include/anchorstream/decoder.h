@@ -49,6 +49,7 @@ struct Request {
     bool all_logits;
     const int32_t *targets; // or null; -1: none
     float *nll;             // [count] where there are targets
+    float *attention;       // zeros: [what the last token sees] its attention, averaged over layers and heads; or null
 };
 
 class Decoder {

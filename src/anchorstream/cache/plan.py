@@ -51,6 +51,14 @@ class Plan:
         return len(self.indices)
 
     @property
+    def seen_by_last(self) -> int:
+        """How many tokens the last one sees, itself included."""
+        last = int(self.indices[-1])
+        if last < self.num_anchors:
+            return last + 1
+        return int(self.anchors_seen[-1]) + last - int(self.first_seen[-1]) + 1
+
+    @property
     def num_keys(self) -> int:
         """Length that a bias must have: the anchors stored after the pass and the window from `first_cached[0]`."""
         end = int(self.indices[-1]) + 1

@@ -55,6 +55,8 @@ class Segment:
         plan: what each token sees.
         want: which logits are wanted: of no token, of the last, or of all.
         targets: int32 (n,), the token that follows each, or -1; where given, its -log p is wanted; or None.
+        attention: float32 (seen,), zeros, to which the last token's attention is added, averaged over layers and heads:
+            the anchors that it sees, the window, itself; or None. It does not go with a bias.
         into: float32 (vocab,), where the logits of the last token are put; or None: somewhere new.
     """
 
@@ -64,6 +66,7 @@ class Segment:
     want: Want = "last"
     targets: np.ndarray | None = None
     into: np.ndarray | None = None
+    attention: np.ndarray | None = None
 
 
 class Output(NamedTuple):

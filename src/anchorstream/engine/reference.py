@@ -149,7 +149,7 @@ class ReferenceEngine:
             cache.clear()
         x = self._weights["token_embd.weight"][segment.tokens]
         for layer in range(spec.num_layers):
-            x = x + self._attention(layer, x, plan, cache)
+            x = x + self._attention(layer, x, segment, cache)
             x = x + self._feed_forward(layer, x)
         cache.length += plan.count
         cache.evict(plan)
@@ -174,8 +174,8 @@ class ReferenceEngine:
         gate, up = h @ self._weights[at + "ffn_gate.weight"].T, h @ self._weights[at + "ffn_up.weight"].T
         return kernels.silu_mul(gate, up) @ self._weights[at + "ffn_down.weight"].T
 
-    def _attention(self, layer: int, x: np.ndarray, plan: Plan, cache: ReferenceCache) -> np.ndarray:
-        spec, at = self._spec, f"blk.{layer}."
+    def _attention(self, layer: int, x: np.ndarray, segment: Segment, cache: ReferenceCache) -> np.ndarray:
+        spec, at, plan = self._spec, f"blk.{layer}.", segment.plan
         h = kernels.rms_norm(x, self._weights[at + "attn_norm.weight"], spec.norm_epsilon)
 
         def project(part: str, heads: int) -> np.ndarray:
@@ -187,10 +187,13 @@ class ReferenceEngine:
         q, k, v = project("q", spec.num_heads), project("k", spec.num_kv_heads), project("v", spec.num_kv_heads)
         for i, index in enumerate(plan.indices.tolist()):
             cache.keys[layer][index], cache.values[layer][index] = k[i], v[i]
-        mixed = np.stack([self._attend_one(layer, q[i], i, plan, cache) for i in range(len(x))])
+        looks = [segment.attention if i == plan.count - 1 else None for i in range(plan.count)]
+        mixed = np.stack([self._attend_one(layer, q[i], i, plan, cache, looks[i]) for i in range(len(x))])
         return mixed.reshape(len(x), -1) @ self._weights[at + "attn_output.weight"].T
 
-    def _attend_one(self, layer: int, q: np.ndarray, i: int, plan: Plan, cache: ReferenceCache) -> np.ndarray:
+    def _attend_one(
+        self, layer: int, q: np.ndarray, i: int, plan: Plan, cache: ReferenceCache, looks: np.ndarray | None
+    ) -> np.ndarray:
         """One token's attention, (heads, head_size): all that it sees is rotated to its slot, there and then."""
         spec, index = self._spec, int(plan.indices[i])
         anchors = np.arange(plan.anchors_seen[i])
@@ -207,6 +210,10 @@ class ReferenceEngine:
             bias = plan.bias[np.where(seen < plan.num_anchors, seen, stored + seen - first)]
         q = kernels.rotate(q, cos[-1], sin[-1])
         group = spec.num_heads // spec.num_kv_heads
+        if looks is not None:
+            for head in range(spec.num_heads):
+                weights = kernels.attention_weights(q[head], keys[:, head // group], bias)
+                looks += weights / (spec.num_heads * spec.num_layers)
         return np.stack(
             [
                 kernels.attend(q[head], keys[:, head // group], values[:, head // group], bias)

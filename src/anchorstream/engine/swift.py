@@ -143,6 +143,7 @@ class SwiftEngine:
                     every,
                     segment.targets,
                     nll,
+                    segment.attention,
                 )
             )
             outputs.append(Output(logits if logits is None or every else logits[0], nll))

@@ -39,11 +39,16 @@ def attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, bias: np.ndarray
     Returns:
         (head_size,).
     """
+    return attention_weights(q, keys, bias) @ values
+
+
+def attention_weights(q: np.ndarray, keys: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """How much of its attention a query gives to each key, (n,); see `attend`."""
     scores = keys @ q / np.sqrt(np.float32(len(q)))
     if bias is not None:
         scores = scores + bias
     weights = np.exp(scores - scores.max())
-    return weights @ values / weights.sum()
+    return weights / weights.sum()
 
 
 def sealed(keys: np.ndarray, values: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:

@@ -219,6 +219,8 @@ class Conversations:
         stream = job.stream
         job.start_length = stream.length
         job.start_evicted = stream.length - len(stream.cached_indices)
+        begun = job.draft.begun if job.draft is not None else session.turns_begun
+        job.start_evicted_turns = facts.evicted_turns(stream, begun - len(found.refed_begins))
         job.request_index = stream.length + (job.begins[-1] if job.begins else 0)
         if not found.begins and job.place is not None and job.place.turn is not None:  # an old request is answered anew
             earlier = job.place.turn.record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anchorstream.server.job import Job
+from anchorstream.stream.stream import Stream
 
 
 def of(job: Job) -> dict[str, Any]:
@@ -29,9 +30,11 @@ def of(job: Job) -> dict[str, Any]:
         "request_in_window": first <= max(job.request_index, anchors),
     }
     if job.session is not None:
+        gone = evicted_turns(stream, turns_begun(job))
         streaming |= {
             "session": job.session.id,
-            "evicted_turns": max(0, turns_begun(job) - sum(turn >= first for turn in stream.turns)),
+            "evicted_turns": gone,
+            "evicted_turns_by_request": max(0, gone - job.start_evicted_turns),
             "restored_tokens": job.refed,
         }
     return {
@@ -61,3 +64,11 @@ def turns_begun(job: Job) -> int:
     assert job.session is not None
     before = job.draft.begun if job.draft is not None else job.session.turns_begun
     return before + sum(begin >= job.first_new for begin in job.begins)
+
+
+def evicted_turns(stream: Stream, begun: int) -> int:
+    """Turns whose beginning has left a stream's window, of `begun` that it has seen begin."""
+    held = stream.cached_indices
+    anchors = min(len(held), stream.config.num_anchors)
+    first = int(held[anchors]) if len(held) > anchors else stream.length
+    return max(0, begun - sum(turn >= first for turn in stream.turns))

@@ -97,7 +97,7 @@ class Job:
         session: the conversation that it will be a turn of; None for a text.
         took_head: whether it goes on at that conversation's end, with its stream. from_disk: whether that was on disk.
         draft: what the conversation will be like, if it does not go on at its end.
-        stream: the stream; start_length, start_evicted, request_index: how long it was and what it had lost when the
+        stream: the stream; start_length, start_evicted(_turns), request_index: how long it was and what it had lost when the
             job began, and where the request to be answered begins in it.
         before, asked: marks of it, before what is new and before the reply.
     """
@@ -123,6 +123,7 @@ class Job:
     stream: Stream | None = None
     start_length: int = 0
     start_evicted: int = 0
+    start_evicted_turns: int = 0
     request_index: int = 0
     before: Mark | None = None
     asked: Mark | None = None

@@ -23,6 +23,7 @@ from anchorstream.cache.plan import Plan
 from anchorstream.engine.base import Segment, Want
 from anchorstream.errors import AnchorstreamError, OutOfMemoryError
 from anchorstream.server import facts
+from anchorstream.server.attention import AttentionSampler
 from anchorstream.server.conversations import Conversations, UnrestorableError
 from anchorstream.server.errors import ApiError
 from anchorstream.server.grammar import Grammars
@@ -54,6 +55,7 @@ class Scheduler:
         self._config = config
         self._conversations = conversations
         self._metrics = metrics
+        self._attention = AttentionSampler(metrics)
         self._grammars = Grammars(llm.tokenizer)
         self._pacing = Pacing(llm.engine.chunk_size)
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -297,8 +299,12 @@ class Scheduler:
         choice.tokens.append(token)
         ids = np.array([token], np.int32)
 
+        segment = stream.segment(ids, attention=self._attention.due())
+
         def note(plan: Plan, output: Any) -> None:
             stream.commit(ids, plan, output)
+            if segment.attention is not None:
+                self._attention.saw(stream, segment.attention)
             now = time.perf_counter()
             if choice.last_time:
                 self._metrics.between.observe(now - choice.last_time)
@@ -308,7 +314,7 @@ class Scheduler:
             self._metrics.generated.inc()
             self._say(job, choice, token, likely)
 
-        return stream.segment(ids), note
+        return segment, note
 
     def _say(self, job: Job, choice: Choice, token: int | None, likely: Any) -> None:
         text = choice.generation.push(token)
@@ -414,6 +420,7 @@ class Scheduler:
         try:
             told = facts.of(job)
             self._metrics.evicted_tokens.inc(max(0, told["streaming"]["evicted_by_request"]))
+            self._metrics.evicted_turns.inc(told["streaming"].pop("evicted_turns_by_request", 0))
             told["reasons"] = [choice.reason for choice in job.choices]
         except Exception as error:
             self._conversations.roll_back(job)

@@ -417,15 +417,22 @@ class Stream:
         (output,) = self._engine.forward([segment])
         return self.commit(ids, segment.plan, output)
 
-    def segment(self, ids: np.ndarray, *, want: Want = "last", targets: np.ndarray | None = None) -> Segment:
-        """This stream's share of a forward pass that feeds `ids`, int32 (n,). `commit` must follow the pass."""
+    def segment(
+        self, ids: np.ndarray, *, want: Want = "last", targets: np.ndarray | None = None, attention: bool = False
+    ) -> Segment:
+        """This stream's share of a forward pass that feeds `ids`, int32 (n,). `commit` must follow the pass.
+
+        Args:
+            attention: whether the segment is to be told where its last token looks.
+        """
         self._settle()
         cache = self._open()
         plan = self._retention.plan(self._length, len(ids), self._turns)
         into = np.empty(self._engine.spec.vocab_size, np.float32) if want == "last" else None
         if not plan.refeed:
             self._unfinished = (ids, cache.length + len(ids), into)
-            return Segment(cache, ids, plan, want, targets, into)
+            looks = np.zeros(plan.seen_by_last, np.float32) if attention else None
+            return Segment(cache, ids, plan, want, targets, into, looks)
         if targets is not None:
             targets = np.concatenate([np.full(plan.refeed, -1, np.int32), targets])
         return Segment(cache, np.concatenate([self._history.last(plan.refeed), ids]), plan, want, targets, into)
