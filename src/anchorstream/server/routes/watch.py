@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from anchorstream.server.errors import ApiError
@@ -23,7 +23,7 @@ def health(request: Request) -> Response:
     return JSONResponse({"status": "ok", **state.ready.scheduler.load})
 
 
-@router.get("/metrics", summary="Figures for Prometheus.")
+@router.get("/metrics", summary="Figures for Prometheus.", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """See docs/metrics.md."""
     state: State = request.app.state.anchorstream
