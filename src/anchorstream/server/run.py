@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from anchorstream.api import LLM
+from anchorstream.errors import AnchorstreamError
 from anchorstream.server.app import make_app
 from anchorstream.server.settings import ServerConfig
 from anchorstream.server.state import State
@@ -30,8 +32,7 @@ def serve(config: ServerConfig, load: Callable[[], LLM], name: str, *, announce:
         announce: told where the server is, when it listens.
 
     Raises:
-        AnchorstreamError: the model cannot be loaded, or the sessions' folder cannot be used.
-        OSError: the address cannot be listened at.
+        AnchorstreamError: the model cannot be loaded, the sessions' folder cannot be used, or the address is taken.
     """
     set_up_log()
     state = State(config, load, name)
@@ -53,13 +54,21 @@ def serve(config: ServerConfig, load: Callable[[], LLM], name: str, *, announce:
         server.should_exit = True
 
     state.on_failure = give_up
-    bound = server.config.bind_socket()
+    bound = _listen(config.host, config.port)
     port = bound.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     announce(f"http://{host}:{port}")
     server.run(sockets=[bound])
     if state.failure is not None:
         raise state.failure
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = error.strerror or error
+        raise AnchorstreamError(f"{host}, port {port}, cannot be listened at: {reason}; name another --port") from None
 
 
 class _Server(uvicorn.Server):
