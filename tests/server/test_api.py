@@ -64,7 +64,7 @@ def test_streaming_gives_the_same_text_in_the_right_order(client: openai.OpenAI)
 
 def test_events_end_with_done_and_the_session_is_told(real: LiveServer) -> None:
     with real.http.stream(
-        "POST", "/v1/chat/completions", json={"messages": ASK, "stream": True, "max_tokens": 5}
+        "POST", "/v1/chat/completions", json={"messages": ASK, "stream": True, "max_tokens": 5, "ignore_eos": True}
     ) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in reply.iter_lines() if line]
@@ -269,6 +269,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "  "}]}, "messages[0].content"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "assistant", "content": "Hi"}]}, "messages"),
+    ({"messages": [{"role": "system", "content": "Hi"}]}, "messages"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},

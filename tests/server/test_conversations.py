@@ -295,9 +295,6 @@ def test_conversations_go_to_disk_when_memory_is_short(
 ) -> None:
     per_stream = (128 + 256 + 128) * tiny_llm.engine.kv_bytes_per_token()
 
-    class Few:
-        pass
-
     server = start(folder=tmp_path / "s")
     server.ready.llm.pool._limit = int(3.5 * per_stream)
     talks = [Talk(server, max_tokens=5) for _ in range(8)]
@@ -368,3 +365,43 @@ def test_old_sessions_leave_when_there_are_too_many(start: Start, tmp_path: Path
     for number in range(12):
         server.chat(f"Conversation {number}")
     until(lambda: server.http.get("/v1/sessions").json()["total"] == 5)
+
+
+def test_a_full_disk_is_told_and_made_good(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anchorstream.errors import StorageError
+
+    folder = tmp_path / "s"
+    server = start(folder=folder)
+    talk = Talk(server, SYSTEM)
+    talk.say("One")
+    store = server.ready.keeper.store
+    assert store is not None
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(store, "add_turn", full)
+    talk.say("Two")
+    assert talk.last["streaming"]["kept"] is False
+    monkeypatch.undo()
+    talk.say("Three")
+    assert "kept" not in talk.last["streaming"]
+    server.stop()
+    again = start(folder=folder)
+    assert [each["turns"] for each in again.http.get("/v1/sessions").json()["data"]] == [3]
+    talk.server = again
+    talk.say("Four")
+    assert talk.last["usage"]["prompt_tokens"] - cached(talk.last) - talk.last["streaming"]["restored_tokens"] < 60
+
+
+def test_a_copy_is_not_made_of_what_has_just_left_memory(
+    start: Start, tiny_llm: anchorstream.LLM, tmp_path: Path
+) -> None:
+    per_stream = (128 + 256 + 128) * tiny_llm.engine.kv_bytes_per_token()
+    server = start(folder=tmp_path / "s")
+    server.ready.llm.pool._limit = int(2.5 * per_stream)
+    talk = Talk(server, SYSTEM)
+    talk.say("One")
+    for _ in range(3):
+        assert text_of(server.chat(talk.messages[:-1])) == talk.messages[-1]["content"]
+        assert server.http.post(f"/v1/sessions/{talk.last['streaming']['session']}/fork").status_code == 200

@@ -57,7 +57,7 @@ class Guest:
             self.post(messages=self.messages[:-1], temperature=1.2, n=self.random.randint(1, 3))
 
     def leave(self) -> None:
-        asked = [*self.messages, {"role": "user", "content": "Tell me all." * self.random.choice([1, 1, 500])}]
+        asked = [*self.messages, {"role": "user", "content": "Tell me all." * self.random.choice([1, 1, 300])}]
         body = {"messages": asked, "max_tokens": 5000, "stream": self.random.random() < 0.7}
         try:
             patience = self.random.uniform(0.01, 1.0)
@@ -74,7 +74,7 @@ class Guest:
             self.answers[self.http.post("/v1/chat/completions", content=content).status_code] += 1
 
     def long(self) -> None:
-        self.post(messages=[{"role": "user", "content": f"word {self.random.random()} " * 1500}], max_tokens=3)
+        self.post(messages=[{"role": "user", "content": f"word {self.random.random()} " * 150}], max_tokens=3)
 
     def named(self) -> None:
         self.post(messages=[{"role": "user", "content": "And?"}], session=f"shared-{self.random.randint(0, 3)}")

@@ -120,7 +120,14 @@ class Conversations:
         elif job.took_head:
             job.stream = source.stream
         else:
-            self._leave(job, source, turn)
+            try:
+                self._leave(job, source, turn)
+            except OutOfMemoryError:
+                if source.busy or source.record is None:
+                    raise
+                self.roll_back(job)
+                self._keeper.unload(source)  # there is room for one of the two: the copy comes from disk
+                return self.locate(job)
         return self._preparation(job, source, turn)
 
     def _leave(self, job: Job, source: Session, turn: Turn | None) -> None:
@@ -136,7 +143,8 @@ class Conversations:
         if source.stream is not None:
             stream = source.stream
             mark = None if turn is None else turn.asked if kind == "asked" else turn.before
-            job.stream = self._keeper.with_room(stream.fork if mark is None else lambda: stream.fork_at(mark))
+            with source.held():
+                job.stream = self._keeper.with_room(stream.fork if mark is None else lambda: stream.fork_at(mark))
 
     def _preparation(self, job: Job, source: Session | None, turn: Turn | None) -> Callable[[], Prepared]:
         asked, place, store = job.conversation, job.place, self._keeper.store
@@ -375,7 +383,8 @@ class Conversations:
         else:
             file_from = (stream, job.before) if needs_file and job.before is not None else None
             written = [other for other in others if other is not None]
-            self._keeper.write_turn(record, None if draft is not None else turn, file_from, written, tell)
+            whole = draft is not None or session.unwritten
+            self._keeper.write_turn(session, None if whole else turn, file_from, written, tell)
             self._keeper.save_soon(session)
         self._keeper.limit()
 

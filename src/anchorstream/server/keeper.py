@@ -79,7 +79,7 @@ class Keeper:
 
     def write_turn(
         self,
-        record: SessionRecord,
+        session: Session,
         turn: TurnRecord | None,
         file_from: tuple[Stream, Mark] | None,
         others: list[SessionRecord],
@@ -88,14 +88,16 @@ class Keeper:
         """Journal a turn, or a whole conversation anew, and then tell.
 
         Args:
-            record: the conversation.
+            session: the conversation.
             turn: the new turn; None: all of it is new.
             file_from: a stream and the mark from which its file is to be written first, if it needs one.
             others: further conversations that are new.
             tell: called by the helper with what went wrong, or None.
         """
-        store = self.store
+        store, record = self.store, session.record
         assert store is not None
+        assert record is not None
+        session.unwritten = False
 
         def write() -> None:
             failure: BaseException | None = None
@@ -112,6 +114,7 @@ class Keeper:
                     store.put(other)
             except Exception as error:
                 failure = error
+                session.unwritten = True  # the next turn writes all
             tell(failure)
 
         self._disk.submit(write)
@@ -202,7 +205,13 @@ class Keeper:
         copy.num_turns, copy.turns_begun = session.num_turns, session.turns_begun
         copy.turns.extend(Turn(turn.record, None, None) for turn in session.turns)
         if session.stream is not None:
-            copy.stream = self.with_room(session.stream.fork)
+            try:
+                with session.held():
+                    copy.stream = self.with_room(session.stream.fork)
+            except OutOfMemoryError:
+                if session.record is None:
+                    raise
+                self.unload(session)  # both lie on disk then
         if session.record is not None and self.store is not None:
             copy.record = replace(session.record, id=name, named=True, turns=session.turn_records)
             if copy.record.file:

@@ -60,7 +60,7 @@ class Conversation:
             if role == "user" and not content.strip():
                 raise bad("the message is empty: say something", f"messages[{place}].content")
             said.append(Said(role, content))
-        if not said:
+        if not any(each.role == "user" for each in said):
             raise bad("there is nothing to answer: messages must hold at least one of the user", "messages")
         start = next_key(b"anchorstream", "system", system or "") if system is not None else b""
         keys, key = [], start

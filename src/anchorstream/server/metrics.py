@@ -60,14 +60,16 @@ class Metrics:
             self._finished.labels(reason)
         for result in ("file", "journal", "failed"):
             self._restores.labels(result)
+        self._all_sent = self._all_reused = 0
         self._durations: deque[float] = deque([1.0], maxlen=50)
 
     def prompt(self, reused: int, read: int) -> None:
         """A prompt is going to be read."""
         self._sent.inc(reused + read)
         self._reused.inc(reused)
-        sent = self._sent._value.get()
-        self.hit_rate.set(self._reused._value.get() / sent if sent else 0.0)
+        self._all_sent += reused + read
+        self._all_reused += reused
+        self.hit_rate.set(self._all_reused / max(1, self._all_sent))
 
     def finished(self, reason: str) -> None:
         """A reply has ended."""

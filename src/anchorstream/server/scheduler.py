@@ -422,11 +422,12 @@ class Scheduler:
             self._metrics.evicted_tokens.inc(max(0, told["streaming"]["evicted_by_request"]))
             self._metrics.evicted_turns.inc(told["streaming"].pop("evicted_turns_by_request", 0))
             told["reasons"] = [choice.reason for choice in job.choices]
+            self._keep(job, told)
         except Exception as error:
             self._conversations.roll_back(job)
             self._failed(job, error)
-            return
 
+    def _keep(self, job: Job, told: dict[str, Any]) -> None:
         def tell(failure: BaseException | None) -> None:
             if failure is not None:
                 _log.error("a turn could not be kept on disk: %s", failure)

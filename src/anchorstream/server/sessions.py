@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -50,6 +51,7 @@ class Session:
         busy: whether a request works on its stream.
         replaced: whether a later request went another way from within it, so that it is of little use.
         saving: whether its stream is being written.
+        unwritten: whether what is on disk lacks a turn, because the disk failed.
         keys: of its places, in the index.
     """
 
@@ -67,6 +69,7 @@ class Session:
     used: float = field(default_factory=time.time)
     busy: bool = False
     saving: bool = False
+    unwritten: bool = False
     replaced: bool = False
     keys: set[Key] = field(default_factory=set)
 
@@ -81,6 +84,15 @@ class Session:
         if self.stream is not None:
             return self.stream.length
         return self.record.length if self.record else 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep it from being sent to disk while its stream is copied."""
+        was, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = was
 
     @property
     def turn_records(self) -> list[TurnRecord]:
