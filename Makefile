@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH_BIN := .venv-torch/bin
 MODEL := smollm2-135m
 
-.PHONY: chat serve test lint types imports check test-slow test-browser test-asan test-torch bench peers format clean
+.PHONY: chat serve test lint types imports check test-slow test-browser test-soak test-asan test-torch bench peers format clean
 
 chat: $(VENV)/installed
 	@$(BIN)/anchorstream chat $(MODEL)
@@ -64,6 +64,10 @@ test-slow: $(VENV)/developed
 
 test-browser: $(VENV)/developed
 	$(BIN)/python -m pytest -m browser
+
+# Half an hour; ANCHORSTREAM_SOAK_SECONDS makes it shorter.
+test-soak: $(VENV)/developed
+	$(BIN)/python -m pytest -s -m soak
 
 test-asan: $(VENV)/developed
 	$(BIN)/python -m pip install -q scikit-build-core nanobind

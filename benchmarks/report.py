@@ -144,6 +144,20 @@ def conversation(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def server(result: dict[str, Any]) -> str:
+    """The server beside the bare core."""
+    rows = [f"| {name} | {value:,.2f} |" for name, value in result["figures"].items()]
+    lines = [
+        f"## The server on {result['processor']}\n",
+        f"`python benchmarks/server.py`: replies of {result['tokens']} tokens at a full cache, greedy, streamed to clients on the same "
+        f"machine. Python {result['python']}, commit {result['commit']}, {result['date']}.\n",
+        "| | |",
+        "| --- | ---: |",
+        *rows,
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def runs(title: str, command: str, picture: str) -> Callable[[dict[str, Any]], str]:
     """A writer for evaluations whose result is a perplexity a setting."""
 
@@ -216,6 +230,7 @@ def long(result: dict[str, Any]) -> str:
 WRITERS: dict[Any, Callable[[dict[str, Any]], str]] = {
     "core": core,
     "conversation": conversation,
+    "server": server,
     "banks": banks,
     "perplexity": perplexity,
     "ppl": runs("Perplexity as a text streams in", "ppl", "ppl.png"),
