@@ -109,9 +109,6 @@ def _sampling(body: Sampling, model: Ready) -> SamplingConfig:
     for token, _ in options.get("logit_bias", ()):
         if not 0 <= token < size:
             raise bad(f"logit_bias names token {token}; ids are 0 to {size - 1}", "logit_bias")
-    if options.get("temperature", 1) and "temperature" not in options:
-        options["temperature"] = 1.0  # OpenAI's defaults
-        options.setdefault("top_p", 1.0)
     return make(SamplingConfig, options)
 
 
