@@ -21,7 +21,7 @@ from anchorstream.errors import AnchorstreamError, OutOfMemoryError
 from anchorstream.server import facts
 from anchorstream.server.errors import ApiError, bad
 from anchorstream.server.job import Draft, Job
-from anchorstream.server.keeper import Keeper, new_name, new_record, turns_up_to
+from anchorstream.server.keeper import Keeper, new_name, new_record
 from anchorstream.server.messages import next_key
 from anchorstream.server.metrics import Metrics
 from anchorstream.server.sessions import Place, Session, Turn
@@ -114,7 +114,7 @@ class Conversations:
             if job.session_name:
                 self._sessions.add(session)
         job.session, session.busy = session, True
-        job.from_disk = source is not None and source.stream is None
+        job.from_disk = place.from_disk if place else source is not None and source.stream is None
         if source is None:
             job.draft = Draft(self._config.stream, _NOTHING, asked.start)
         elif job.took_head:
@@ -140,19 +140,23 @@ class Conversations:
             draft.begun -= sum(len(each.record.begins) for each in gone)
             source.replaced = not source.named
         self._keeper.branch(draft, source, turn)
-        if source.stream is not None:
-            stream = source.stream
-            mark = None if turn is None else turn.asked if kind == "asked" else turn.before
-            with source.held():
-                job.stream = self._keeper.with_room(stream.fork if mark is None else lambda: stream.fork_at(mark))
+        if job.from_disk:
+            if draft.record is None or draft.needs_file:
+                raise ApiError(503, "the conversation is being written: try again", code="session_busy", retry_after=1)
+            return
+        stream, mark = source.stream, job.place.mark if job.place else None
+        assert stream is not None
+        with source.held():
+            job.stream = self._keeper.with_room(stream.fork if mark is None else lambda: stream.fork_at(mark))
 
     def _preparation(self, job: Job, source: Session | None, turn: Turn | None) -> Callable[[], Prepared]:
         asked, place, store = job.conversation, job.place, self._keeper.store
         assert asked is not None
         journal: list[TurnRecord] = []
         file: str | None = None
-        if job.from_disk and source is not None and source.record is not None:
-            file, journal = source.record.file, turns_up_to(source.record, turn)
+        record = job.draft.record if job.draft is not None else source.record if source is not None else None
+        if job.from_disk and record is not None:
+            file, journal = record.file, list(record.turns)
             if turn is not None and place is not None and place.kind == "asked":
                 journal.append(replace(turn.record, reply=_NOTHING))
 

@@ -85,6 +85,10 @@ class Session:
             return self.stream.length
         return self.record.length if self.record else 0
 
+    def keeps(self, turn: Turn) -> bool:
+        """Whether the place before a turn, and that before its reply, could be brought back from disk."""
+        return self.record is not None and turn.record.number >= self.record.saved_turns
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep it from being sent to disk while its stream is copied."""
@@ -128,13 +132,17 @@ class Place:
         session: whose.
         kind: before or after a reply.
         known: how many of the request's messages the stream has consumed there.
-        turn: the turn at whose mark it is; None: the conversation's end.
+        turn: the turn before or in which it is; None: the conversation's end.
+        mark: where the stream was there, if it is not its end.
+        from_disk: whether it has to be brought back.
     """
 
     session: Session
     kind: Kind
     known: int
     turn: Turn | None
+    mark: Mark | None = None
+    from_disk: bool = False
 
 
 class Sessions:
@@ -173,10 +181,9 @@ class Sessions:
                 if mark is not None:
                     mark.drop()
         for turn in session.turns:
-            on_disk = turn is session.turns[-1] and session.stream is None
-            if on_disk or (turn.before is not None and turn.before.alive):
+            if turn.before is not None or session.keeps(turn):
                 self._note(session, (turn.record.before, "replied"), turn)
-            if on_disk or (turn.asked is not None and turn.asked.alive):
+            if turn.asked is not None or session.keeps(turn):
                 self._note(session, (turn.record.asked, "asked"), turn)
         for head in session.heads if session.turns else ():
             self._note(session, (head, "replied"), None)
@@ -219,11 +226,12 @@ class Sessions:
                 continue
             if session.busy and only is None and turn is None:
                 continue  # its end is moving
-            if turn is not None and session.stream is not None:
-                mark = turn.asked if key[1] == "asked" else turn.before
-                if mark is None or not mark.alive:
+            mark = None if turn is None else turn.asked if key[1] == "asked" else turn.before
+            if session.stream is None or (turn is not None and (mark is None or not mark.alive)):
+                if session.saving or (turn is not None and not session.keeps(turn)):
                     continue
-            return Place(session, key[1], known, turn)
+                return Place(session, key[1], known, turn, None, from_disk=True)
+            return Place(session, key[1], known, turn, mark)
         return None
 
     def _note(self, session: Session, key: Key, turn: Turn | None) -> None:

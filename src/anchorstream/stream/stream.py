@@ -257,6 +257,8 @@ class Stream:
     def _copy(self, state: State, config: StreamConfig) -> Stream:
         other = Stream(self._engine, self._tokenizer, config, pool=self._pool, fingerprint=self.fingerprint)
         other._take(state)
+        if not config.whole_turns:
+            other._turns.clear()
         return other
 
     def mark(self) -> Mark:
