@@ -56,6 +56,9 @@ def test_memory_disk_and_restarts_change_nothing(
         for fact in ("tokens_consumed", "evicted_tokens", "evicted_turns", "request_in_window"):
             if not (what == "regenerate" and fact == "request_in_window"):
                 assert one["streaming"][fact] == other["streaming"][fact], (step, what, fact)
+        if what == "choices" and text_of(one, 0) == text_of(one, 1):  # which of them is meant cannot be told from text
+            messages.pop()
+            continue
         messages.append({"role": "assistant", "content": text_of(one, chosen)})
     assert len(happened) == 6
     metrics = server.http.get("/metrics").text

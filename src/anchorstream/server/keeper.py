@@ -16,6 +16,7 @@ from anchorstream.server.metrics import Metrics
 from anchorstream.server.sessions import Session, Sessions, Turn
 from anchorstream.server.store import SessionRecord, Store, TurnRecord
 from anchorstream.stream.marks import Mark
+from anchorstream.stream.prefix import Prefixes
 from anchorstream.stream.stream import Stream
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class Keeper:
 
     Args:
         store: the folder; None: nothing is kept on disk.
+        prefixes: system prompts that are kept for others, and give way last.
         max_sessions: conversations that are kept.
         metrics: what is counted.
 
@@ -36,10 +38,11 @@ class Keeper:
         post: hands work to the engine's thread; set by the scheduler.
     """
 
-    def __init__(self, store: Store | None, max_sessions: int, metrics: Metrics) -> None:
+    def __init__(self, store: Store | None, prefixes: Prefixes, max_sessions: int, metrics: Metrics) -> None:
         self.store = store
         self.sessions = Sessions()
         self.post: Callable[[Callable[[], None]], None] = lambda work: work()
+        self._prefixes = prefixes
         self._max_sessions = max_sessions
         self._metrics = metrics
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")  # one: writes keep their order
@@ -58,10 +61,10 @@ class Keeper:
             try:
                 return make()
             except OutOfMemoryError:
-                idle = self.sessions.idle()
-                if not idle:
+                if idle := self.sessions.idle():
+                    self.unload(idle[0])
+                elif not self._prefixes.drop_oldest():
                     raise
-                self.unload(idle[0])
 
     def unload(self, session: Session) -> None:
         """Drop a conversation's stream. Its file and its journal bring it back; where nothing is kept, it is gone."""

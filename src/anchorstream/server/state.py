@@ -32,7 +32,7 @@ class Ready:
         self.config = config
         self.started = int(time.time())
         store = Store(config.folder, llm.fingerprint) if config.folder is not None else None
-        self.keeper = Keeper(store, config.max_sessions, metrics)
+        self.keeper = Keeper(store, llm.prefixes, config.max_sessions, metrics)
         conversations = Conversations(llm, config, self.keeper, metrics)
         self.scheduler = Scheduler(llm, config, conversations, metrics)
         self.keeper.post = self.scheduler.post

@@ -79,7 +79,14 @@ class Prefixes:
         bare = config.with_(num_sinks=0, num_pinned=len(ids), cache_size=len(ids) + 1, whole_turns=False)
         self._kept[tuple(ids), config.kv_dtype] = Prefix(stream.fork_as(bare))
         if len(self._kept) > _MOST:
-            self._kept.popitem(last=False)[1].close()
+            self.drop_oldest()
+
+    def drop_oldest(self) -> bool:
+        """Let go of the one that was used longest ago, for its memory; False where there is none."""
+        if not self._kept:
+            return False
+        self._kept.popitem(last=False)[1].close()
+        return True
 
     @property
     def nbytes(self) -> int:
