@@ -156,9 +156,9 @@ def test_a_system_prompt_is_never_dropped(small: LiveServer) -> None:
 
 def test_reasoning_that_a_client_does_not_send_back(small: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """mlx-lm 1042: matched by message, with or without what the model thought."""
-    from anchorstream.server import conversations
+    from anchorstream.server import turn_record
 
-    monkeypatch.setattr(conversations, "without_reasoning", lambda text: text[:2])
+    monkeypatch.setattr(turn_record, "without_reasoning", lambda text: text[:2])
     talk = Talk(small, SYSTEM)
     for turn in range(4):
         talk.say(f"Think {turn}")

@@ -6,60 +6,32 @@ Owned by the engine's thread, but for what `locate` returns: that is for a helpe
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from anchorstream.api import LLM
-from anchorstream.cache.snapshot import Snapshot
-from anchorstream.errors import AnchorstreamError, OutOfMemoryError
+from anchorstream.errors import OutOfMemoryError
 from anchorstream.server import facts
 from anchorstream.server.errors import ApiError, bad
 from anchorstream.server.job import Draft, Job
 from anchorstream.server.keeper import Keeper, new_name, new_record
-from anchorstream.server.messages import next_key
 from anchorstream.server.metrics import Metrics
+from anchorstream.server.preparing import Prepared, UnrestorableError, preparation
 from anchorstream.server.sessions import Place, Session, Turn
 from anchorstream.server.settings import ServerConfig
-from anchorstream.server.store import SessionRecord, TurnRecord
+from anchorstream.server.store import SessionRecord
+from anchorstream.server.turn_record import turn_record
 from anchorstream.stream.chat import pinning
 from anchorstream.stream.stream import Stream
-from anchorstream.text.turns import Part, TurnTexts, tokenize_parts, without_reasoning
+from anchorstream.text.turns import TurnTexts
 
 _NOTHING = np.empty(0, np.int32)
 _log = logging.getLogger("anchorstream.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a helper has made ready.
-
-    Attributes:
-        pinned: ids of the system prompt.
-        refed, refed_begins: ids that the journal brings back, and where turns begin in them.
-        ids, begins: the same of what is new.
-        saved: a stream's file, where there is one.
-    """
-
-    pinned: np.ndarray
-    refed: np.ndarray
-    refed_begins: list[int]
-    ids: np.ndarray
-    begins: list[int]
-    saved: Snapshot | None
-
-
-class UnrestorableError(AnchorstreamError):
-    """A conversation's file is damaged or gone."""
-
-    def __init__(self, session: Session | None, message: str) -> None:
-        super().__init__(message)
-        self.session = session
 
 
 class Conversations:
@@ -128,7 +100,7 @@ class Conversations:
                 self.roll_back(job)
                 self._keeper.unload(source)  # there is room for one of the two: the copy comes from disk
                 return self.locate(job)
-        return self._preparation(job, source, turn)
+        return preparation(job, source, turn, self._llm.tokenizer, self._texts, self._keeper.store)
 
     def _leave(self, job: Job, source: Session, turn: Turn | None) -> None:
         """Go on from within another conversation, or from its end, without touching it."""
@@ -148,47 +120,6 @@ class Conversations:
         assert stream is not None
         with source.held():
             job.stream = self._keeper.with_room(stream.fork if mark is None else lambda: stream.fork_at(mark))
-
-    def _preparation(self, job: Job, source: Session | None, turn: Turn | None) -> Callable[[], Prepared]:
-        asked, place, store = job.conversation, job.place, self._keeper.store
-        assert asked is not None
-        journal: list[TurnRecord] = []
-        file: str | None = None
-        record = job.draft.record if job.draft is not None else source.record if source is not None else None
-        if job.from_disk and record is not None:
-            file, journal = record.file, list(record.turns)
-            if turn is not None and place is not None and place.kind == "asked":
-                journal.append(replace(turn.record, reply=_NOTHING))
-
-        def prepare() -> Prepared:
-            tokenizer, texts = self._llm.tokenizer, self._texts(asked.system)
-            told = asked.told(job.known)
-            parts: list[Part]
-            if place is not None and place.kind == "asked":
-                parts = texts.continuing(told) if told else []
-            elif told[-1]["role"] == "assistant":  # it is to be continued
-                parts = texts.opening(told[:-1], first=source is None) if len(told) > 1 else []
-                parts += texts.continuing(told[-1:])
-            else:
-                parts = texts.opening(told, first=source is None)
-            ids, begins = tokenize_parts(tokenizer, parts)
-            pinned = source.pinned if source is not None else None
-            if pinned is None:
-                pinned = np.array(tokenizer.with_bos(tokenize_parts(tokenizer, texts.pinned)[0]), np.int32)
-            refed, refed_begins, at = [_NOTHING], [], 0
-            for each in journal:
-                refed += [each.prompt, each.reply]
-                refed_begins += [at + begin for begin in each.begins]
-                at += each.num_tokens
-            saved = None
-            if file and store:
-                try:
-                    saved = store.load(file)
-                except AnchorstreamError as error:
-                    raise UnrestorableError(source, str(error)) from None
-            return Prepared(pinned, np.concatenate(refed), refed_begins, np.array(ids, np.int32), begins, saved)
-
-        return prepare
 
     def begin(self, job: Job, found: Prepared | None) -> None:
         """Open a job's stream: all is ready for reading its prompt.
@@ -370,7 +301,7 @@ class Conversations:
                 record.id, record.named = session.id, session.named
             session.record = record
             session.num_turns = draft.number
-        turn = self._turn(job, session.num_turns)
+        turn = turn_record(job, session.num_turns)
         again = job.place is not None and job.place.kind == "asked"
         session.turns.append(Turn(turn, None if again else job.before, job.asked))
         session.num_turns += 1
@@ -392,35 +323,6 @@ class Conversations:
             self._keeper.save_soon(session)
         self._keeper.limit()
 
-    def _turn(self, job: Job, number: int, choice: int = 0) -> TurnRecord:
-        """A turn as its tokens, and the hashes by which it will be recognised."""
-        asked, made, place = job.conversation, job.choices[choice], job.place
-        assert asked is not None
-        prompt = job.prompt[job.first_new :]
-        begins = [begin - job.first_new for begin in job.begins if begin >= job.first_new]
-        before = asked.keys[job.known - 1] if job.known else asked.start
-        if place is not None and place.kind == "asked" and place.turn is not None:
-            if job.draft is not None and job.draft.needs_file:
-                before = secrets.token_bytes(32)  # the file holds the request already: there is no place before it
-            else:
-                earlier = place.turn.record
-                begins = [*earlier.begins, *(len(earlier.prompt) + begin for begin in begins)]
-                prompt, before = np.concatenate([earlier.prompt, prompt]), earlier.before
-        text, key = "".join(made.texts), asked.keys[-1]
-        if asked.said[-1].role == "assistant":  # it was continued
-            text = asked.said[-1].content + text
-            key = asked.keys[-2] if len(asked.keys) > 1 else asked.start
-        heads = dict.fromkeys(next_key(key, "assistant", told) for told in (text, without_reasoning(text)))
-        return TurnRecord(
-            number=number,
-            before=before,
-            asked=asked.keys[-1],
-            heads=tuple(heads),
-            prompt=prompt,
-            reply=np.array(made.tokens, np.int32),
-            begins=tuple(begins),
-        )
-
     def _other(self, job: Job, session: Session, choice: int) -> SessionRecord | None:
         """Another reply to the same request becomes a conversation of its own, unless a client has named this one."""
         stream, base, store = job.choices[choice].stream, session.record, self._keeper.store
@@ -428,7 +330,7 @@ class Conversations:
             stream.close()
             return None
         other = Session(new_name(), False, session.config, session.pinned, session.start)
-        turn = self._turn(job, session.num_turns - 1, choice)
+        turn = turn_record(job, session.num_turns - 1, choice)
         other.stream, other.num_turns, other.turns_begun = stream, session.num_turns, session.turns_begun
         other.turns.append(Turn(turn, None, None))
         if base is not None and store is not None:

@@ -24,7 +24,7 @@ from anchorstream.engine.base import Segment, Want
 from anchorstream.errors import AnchorstreamError, OutOfMemoryError
 from anchorstream.server import facts
 from anchorstream.server.attention import AttentionSampler
-from anchorstream.server.conversations import Conversations, UnrestorableError
+from anchorstream.server.conversations import Conversations
 from anchorstream.server.errors import ApiError
 from anchorstream.server.grammar import Grammars
 from anchorstream.server.job import Choice, Job
@@ -32,6 +32,7 @@ from anchorstream.server.likelihood import chosen
 from anchorstream.server.metrics import Metrics
 from anchorstream.server.outbox import Admitted, Began, Done, Ended, Failed, Text
 from anchorstream.server.pacing import Pacing
+from anchorstream.server.preparing import UnrestorableError
 from anchorstream.server.settings import ServerConfig
 from anchorstream.stream.generation import Generation
 from anchorstream.stream.sampling import Sampler
