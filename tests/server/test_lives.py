@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -64,3 +65,26 @@ def test_memory_disk_and_restarts_change_nothing(
     metrics = server.http.get("/metrics").text
     assert 'restores_total{result="failed"} 0.0' in metrics
     assert 'replies_total{reason="error"} 0.0' in metrics
+
+
+def test_nothing_is_left_behind(start: Start, tmp_path: Path) -> None:
+    """Conversations come and go, are regenerated and forgotten: what the process holds stays the same."""
+    server = start(folder=tmp_path / "s", max_sessions=6)
+
+    def round_of(number: int) -> tuple[int, int]:
+        for talk in range(8):
+            messages = [{"role": "system", "content": "Be brief."}]
+            for turn in range(3):
+                messages.append({"role": "user", "content": f"{number} {talk} {turn}"})
+                messages.append({"role": "assistant", "content": text_of(server.chat(messages, max_tokens=8))})
+            server.chat(messages[:-1], n=2, temperature=1.0, max_tokens=3)
+        until(lambda: server.is_idle and len(server.ready.keeper.sessions) == 6)
+        gc.collect()
+        return len(gc.get_objects()), server.ready.llm.pool.reserved
+
+    for number in range(3):
+        objects, reserved = round_of(number)
+    for number in range(3, 8):
+        after, held = round_of(number)
+    assert after < objects + 500
+    assert held == reserved
