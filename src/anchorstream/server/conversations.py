@@ -161,7 +161,7 @@ class Conversations:
         job.begins += [job.first_new + begin for begin in found.begins]
         stream = job.stream
         job.start_length = stream.length
-        job.start_evicted = stream.length - len(stream.cached_indices)
+        job.start_evicted = stream.held.evicted
         begun = job.draft.begun if job.draft is not None else session.turns_begun
         job.start_evicted_turns = facts.evicted_turns(stream, begun - len(found.refed_begins))
         job.request_index = stream.length + (job.begins[-1] if job.begins else 0)

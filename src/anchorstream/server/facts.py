@@ -15,19 +15,16 @@ def of(job: Job) -> dict[str, Any]:
     made = sum(len(choice.tokens) for choice in job.choices)
     read, asked = len(job.prompt), job.start_length + len(job.prompt)
     read_ms, made_ms = (job.read - job.started) * 1e3, (job.ended - job.read) * 1e3
-    held = stream.cached_indices
-    anchors = min(len(held), stream.config.num_anchors)
-    first = int(held[anchors]) if len(held) > anchors else stream.length
-    evicted = stream.length - len(held)
+    held = stream.held
     streaming: dict[str, Any] = {
         "tokens_consumed": stream.length,
         "cache_size": stream.config.cache_size,
-        "anchors": anchors,
-        "window": len(held) - anchors,
-        "window_first": first,
-        "evicted_tokens": evicted,
-        "evicted_by_request": evicted - job.start_evicted,
-        "request_in_window": first <= max(job.request_index, anchors),
+        "anchors": held.anchors,
+        "window": held.window,
+        "window_first": held.window_first,
+        "evicted_tokens": held.evicted,
+        "evicted_by_request": held.evicted - job.start_evicted,
+        "request_in_window": held.window_first <= max(job.request_index, held.anchors),
     }
     if job.session is not None:
         gone = evicted_turns(stream, turns_begun(job))
@@ -68,7 +65,5 @@ def turns_begun(job: Job) -> int:
 
 def evicted_turns(stream: Stream, begun: int) -> int:
     """Turns whose beginning has left a stream's window, of `begun` that it has seen begin."""
-    held = stream.cached_indices
-    anchors = min(len(held), stream.config.num_anchors)
-    first = int(held[anchors]) if len(held) > anchors else stream.length
+    first = stream.held.window_first
     return max(0, begun - sum(turn >= first for turn in stream.turns))

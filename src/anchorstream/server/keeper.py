@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -237,8 +238,6 @@ def new_name() -> str:
 
 def new_record(name: str, named: bool, draft: Draft) -> SessionRecord:
     """What is on disk of a conversation that is new."""
-    import time
-
     now = time.time()
     return SessionRecord(
         id=name, named=named, created=now, used=now, pinned=draft.pinned, start=draft.start, config=draft.config

@@ -35,6 +35,12 @@ class Turn:
     before: Mark | None
     asked: Mark | None
 
+    def drop_marks(self) -> None:
+        """Give its marks up."""
+        for mark in (self.before, self.asked):
+            if mark is not None:
+                mark.drop()
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -117,9 +123,7 @@ class Session:
     def forget_marks(self) -> None:
         """Its stream is not in memory: its turns are what the journal holds."""
         for turn in self.turns:
-            for mark in (turn.before, turn.asked):
-                if mark is not None:
-                    mark.drop()
+            turn.drop_marks()
         self.turns.clear()
         self.turns.extend(Turn(record, None, None) for record in self.turn_records)
 
@@ -176,10 +180,7 @@ class Sessions:
         """Note anew from which places of a conversation one can go on."""
         self._forget_places(session)
         while len(session.turns) > _TURNS_TO_GO_BACK:
-            gone = session.turns.popleft()
-            for mark in (gone.before, gone.asked):
-                if mark is not None:
-                    mark.drop()
+            session.turns.popleft().drop_marks()
         for turn in session.turns:
             if turn.before is not None or session.keeps(turn):
                 self._note(session, (turn.record.before, "replied"), turn)
@@ -208,8 +209,7 @@ class Sessions:
 
     def idle(self) -> list[Session]:
         """Conversations in memory that no request works on: those of least use first."""
-        found = [each for each in self._sessions.values() if each.stream is not None and not (each.busy or each.saving)]
-        return sorted(found, key=lambda each: (not each.replaced, each.used))
+        return [each for each in self.oldest() if each.stream is not None]
 
     def oldest(self) -> list[Session]:
         """All that no request works on, the least recently used first."""

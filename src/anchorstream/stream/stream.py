@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,21 @@ from anchorstream.text.tokenizer import TextTokenizer
 Progress = Callable[[int, int], None]  # tokens fed so far, tokens to feed
 
 _LEAST_HISTORY = 1024  # ids kept beyond the cache's own, for repetition penalties
+
+
+class Held(NamedTuple):
+    """What a stream holds, in tokens.
+
+    Attributes:
+        anchors, window: how many.
+        window_first: index of the window's first token.
+        evicted: how many have been consumed and are held no more.
+    """
+
+    anchors: int
+    window: int
+    window_first: int
+    evicted: int
 
 
 class Stream:
@@ -292,18 +307,28 @@ class Stream:
         self._settle()
         return self._describe(State(self._open(), self._length, tuple(self._turns), self._history, self._logits))
 
+    @property
+    def held(self) -> Held:
+        """How much the next token will see, and how much has been evicted."""
+        return self._held(self.length, self._turns)
+
+    def _held(self, length: int, turns: Sequence[int]) -> Held:
+        indices = self._retention.cached(length, turns)
+        anchors = min(len(indices), self._config.num_anchors)
+        first = int(indices[anchors]) if len(indices) > anchors else length
+        return Held(anchors, len(indices) - anchors, first, length - len(indices))
+
     def _describe(self, state: State) -> dict[str, Any]:
-        held = self._retention.cached(state.length, state.turns)
-        anchors = min(len(held), self._config.num_anchors)
+        held = self._held(state.length, state.turns)
         banks = self._engine.describe_cache(state.cache)
         return {
             "method": self._config.method,
             "length": state.length,
             "cache_size": None if self._config.method == "dense" else self._config.cache_size,
-            "anchors": anchors,
-            "window": len(held) - anchors,
-            "window_first": int(held[anchors]) if len(held) > anchors else state.length,
-            "evicted": state.length - len(held),
+            "anchors": held.anchors,
+            "window": held.window,
+            "window_first": held.window_first,
+            "evicted": held.evicted,
             "turns_in_window": len(state.turns),
             "nbytes": state.cache.nbytes,
             "banks": [asdict(bank) for bank in banks],
